@@ -1,0 +1,38 @@
+# One command each; every one makes its own virtual environment first, if there is none.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint bench soak clean
+
+demo: $(VENV)/.package
+	$(BIN)/python examples/demo.py
+
+test: lint
+	$(BIN)/pytest -n 2 -m "not soak"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run.py
+
+soak: $(VENV)/.dev
+	$(BIN)/pytest -n 2 -m soak
+
+clean:
+	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+# The package with what it needs, installed again only when its declaration changes.
+$(VENV)/.package: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.package
+	$(PIP) --editable ".[dev]"
+	touch $@
