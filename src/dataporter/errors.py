@@ -1,0 +1,70 @@
+"""Every exception and warning of this package.
+
+Catch `DataPorterError` for all of them, or the builtin that fits::
+
+    DataPorterError
+    ├── OptionError           (ValueError)    an argument has a value that cannot work
+    ├── OptionTypeError       (TypeError)     an argument has the wrong type or is unknown
+    ├── TopologyError         (RuntimeError)  rank and world size are needed and not known
+    ├── StateError            (ValueError)
+    │   ├── StateFormatError                  this is not a state, or a damaged one
+    │   ├── StateVersionError                 the state comes from a newer dataporter
+    │   └── StateMismatchError                the state belongs to other data or another order
+    ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
+    └── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
+
+    DataPorterWarning         (UserWarning)
+    └── StateMismatchWarning                  a mismatch that `strict=False` let pass
+
+A message says what is wrong, what was found, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+
+class DataPorterError(Exception):
+    """Base of every error that dataporter raises on purpose."""
+
+
+class OptionError(DataPorterError, ValueError):
+    """An argument has a value that cannot work."""
+
+
+class OptionTypeError(DataPorterError, TypeError):
+    """An argument has the wrong type, or no such argument exists."""
+
+
+class TopologyError(DataPorterError, RuntimeError):
+    """Rank and world size are needed, and nothing says what they are."""
+
+
+class StateError(DataPorterError, ValueError):
+    """A state cannot be loaded. The loader is as it was before the attempt."""
+
+
+class StateFormatError(StateError):
+    """What was given is not a state of this package, or a damaged one."""
+
+
+class StateVersionError(StateError):
+    """The state was written by a newer version of this package."""
+
+
+class StateMismatchError(StateError):
+    """The state is sound, but continuing it here would change the data."""
+
+
+class StaleIteratorError(DataPorterError, RuntimeError):
+    """An iterator was advanced after another one took over the loaded position."""
+
+
+class NoSampleError(DataPorterError, RuntimeError):
+    """`sample_rng()` was called where no sample is being fetched."""
+
+
+class DataPorterWarning(UserWarning):
+    """Base of every warning that dataporter gives."""
+
+
+class StateMismatchWarning(DataPorterWarning):
+    """A mismatch that `load_state_dict(..., strict=False)` let pass."""

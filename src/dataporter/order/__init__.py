@@ -1,0 +1,20 @@
+"""Which sample comes where: pure functions of (seed, epoch, position), NumPy only.
+
+Nothing here knows torch, processes or files. `keys` derives keys, `permutation` is the
+shuffle, `orders` are the orders a run can have, `plan` shares an order among ranks.
+"""
+
+from dataporter.order.orders import Order, SequentialOrder, ShuffledOrder, WeightedOrder
+from dataporter.order.permutation import Permutation
+from dataporter.order.plan import Plan, Tail, Topology
+
+__all__ = [
+    "Order",
+    "Permutation",
+    "Plan",
+    "SequentialOrder",
+    "ShuffledOrder",
+    "Tail",
+    "Topology",
+    "WeightedOrder",
+]

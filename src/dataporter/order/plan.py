@@ -1,0 +1,122 @@
+"""The plan: how the ranks of a run share the positions of an epoch.
+
+A step of the whole run takes the next `world_size * batch_size` positions, and rank r
+takes every world_size-th of them, starting at r::
+
+    position   0  1  2  3  4  5 | 6  7  8  9 10 11 | 12 13     2 ranks, batches of 3
+    rank       0  1  0  1  0  1 | 0  1  0  1  0  1 |  0  1
+               ---- step 0 ----   ---- step 1 ----   step 2
+
+So what all ranks have consumed after any step is a prefix of the order, and a run may
+continue from there with other ranks and other batch sizes. For a fresh epoch in sequence
+this is, batch by batch, what torch's DistributedSampler gives.
+
+The tail is what does not fill a step on every rank:
+
+- `pad`: it is shared out, and the epoch's first positions fill up the ranks that would
+  get one sample fewer. Every rank makes the same steps with the same batch sizes.
+- `drop`: it is left out.
+- `uneven`: it is shared out as it is. Some ranks may end one sample or one step earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.errors import OptionError, OptionTypeError
+
+Tail = Literal["pad", "drop", "uneven"]
+
+# Positions that are worked out at a time: enough to make NumPy's cost per call vanish,
+# few enough that the first batch after a resume waits less than a millisecond for them.
+_BLOCK = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """One rank among `world_size` ranks."""
+
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "world_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                msg = f"{name} must be an int, found {value!r}."
+                raise OptionTypeError(msg)
+        if self.world_size < 1:
+            msg = f"world_size must be at least 1, found {self.world_size}."
+            raise OptionError(msg)
+        if not 0 <= self.rank < self.world_size:
+            msg = (
+                f"rank must be in [0, world_size), found rank {self.rank} "
+                f"with world_size {self.world_size}. Ranks count from 0."
+            )
+            raise OptionError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One rank's batches of an epoch of `length` positions, from any start.
+
+    >>> plan = Plan(length=14, batch_size=3, topology=Topology(rank=1, world_size=2))
+    >>> [batch.tolist() for batch in plan.batches()]
+    [[1, 3, 5], [7, 9, 11], [13]]
+    """
+
+    length: int
+    batch_size: int
+    topology: Topology = Topology()
+    tail: Tail = "pad"
+
+    def __post_init__(self) -> None:
+        if self.tail not in get_args(Tail):
+            msg = f"tail must be 'pad', 'drop' or 'uneven', found {self.tail!r}."
+            raise OptionError(msg)
+
+    @property
+    def step_size(self) -> int:
+        """Positions that one step of all ranks consumes."""
+        return self.topology.world_size * self.batch_size
+
+    def num_samples(self, start: int = 0) -> int:
+        """Samples this rank delivers from `start` to the end of the epoch."""
+        rank, world_size = self.topology.rank, self.topology.world_size
+        remaining = max(self.length - start, 0)
+        if self.tail == "drop":
+            return remaining // self.step_size * self.batch_size
+        if self.tail == "uneven":
+            return max(-(-(remaining - rank) // world_size), 0)
+        return -(-remaining // world_size)
+
+    def num_batches(self, start: int = 0) -> int:
+        """Batches this rank delivers from `start` to the end of the epoch."""
+        return -(-self.num_samples(start) // self.batch_size)
+
+    def position_after(self, start: int, batches: int) -> int:
+        """Position that all ranks have reached after so many batches from `start`."""
+        return min(start + batches * self.step_size, max(self.length, start))
+
+    def batches(self, start: int = 0) -> Iterator[NDArray[np.int64]]:
+        """Yield the positions of each of this rank's batches; shapes (batch_size,)."""
+        for block in self.blocks(start):
+            for first in range(0, len(block), self.batch_size):
+                yield block[first : first + self.batch_size]
+
+    def blocks(self, start: int = 0) -> Iterator[NDArray[np.int64]]:
+        """Yield the same positions in blocks of many whole batches."""
+        rank, world_size = self.topology.rank, self.topology.world_size
+        count = self.num_samples(start)
+        block = -(-_BLOCK // self.batch_size) * self.batch_size
+        for first in range(0, count, block):
+            steps = np.arange(first, min(first + block, count), dtype=np.int64)
+            positions = steps * world_size + (start + rank)
+            if self.tail == "pad" and positions[-1] >= self.length:
+                positions %= self.length
+            yield positions
