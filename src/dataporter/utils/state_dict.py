@@ -1,0 +1,263 @@
+"""The state: what `state_dict()` returns and `load_state_dict()` takes.
+
+One flat, versioned dict of builtins, the same on every rank. It has two halves: the
+`Identity` says which data in which order this is, the `Progress` how much of it has been
+delivered. A load checks every identity field that would silently change the data.
+
+    version            1
+    epoch              which epoch, from 0
+    samples_processed  positions of that epoch delivered by all ranks together
+    batches_processed  batches of that epoch delivered by each rank
+    finished           whether that epoch ran to its end
+    seed               of the order and of the samples' randomness
+    shuffle, order     the order's name and parameters
+    num_samples        length of the dataset, None where it has none
+    fingerprint        what the dataset says of its contents, None if nothing
+    batch_size         as saved; free to change, None with a batch sampler
+    world_size         as saved; free to change, except with a sampler of the user's own
+    rng_state          where a sampler of the user's own draws from a torch.Generator: that
+                       generator's state at the start of the epoch, else None
+    sampler            only with a stateful sampler of the user's own: its state
+
+Pure: nothing here knows a loader, a process or a file.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from dataporter.errors import StateFormatError, StateMismatchError, StateVersionError
+from dataporter.order.keys import MAX_SEED
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an epoch has been delivered. Immutable, so a snapshot is the value itself."""
+
+    epoch: int = 0
+    samples_processed: int = 0
+    batches_processed: int = 0
+    finished: bool = False
+    rng_state: str | None = None
+    sampler: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which data, in which order, for how many."""
+
+    seed: int
+    shuffle: bool
+    order: str
+    num_samples: int | None
+    fingerprint: str | None
+    batch_size: int | None
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One field in which a state and a loader disagree."""
+
+    field: str
+    message: str
+
+
+def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
+    """Lay both halves out as the dict that users save.
+
+    >>> same = Identity(seed=1, shuffle=True, order="shuffled-1", num_samples=10,
+    ...                 fingerprint=None, batch_size=2, world_size=1)
+    >>> state = build_state(same, Progress(epoch=3, samples_processed=4, batches_processed=2))
+    >>> state["epoch"], state["samples_processed"]
+    (3, 4)
+    >>> parse_state(state) == (same, Progress(epoch=3, samples_processed=4, batches_processed=2))
+    True
+    """
+    state = {"version": VERSION, **_as_dict(progress), **_as_dict(identity)}
+    if progress.sampler is None:
+        del state["sampler"]
+    return state
+
+
+def _as_dict(half: Progress | Identity) -> dict[str, Any]:
+    return {field.name: getattr(half, field.name) for field in fields(half)}
+
+
+def parse_state(state: object) -> tuple[Identity, Progress]:
+    """Read a state, or say exactly what is wrong with it."""
+    if not isinstance(state, Mapping):
+        msg = (
+            f"a state is the dict that state_dict() returned, found {_shown(state)}. "
+            "Pass that dict; if it was saved in a checkpoint, pass its entry of the checkpoint."
+        )
+        raise StateFormatError(msg)
+    _check_version(state)
+    values = {name: _field(state, name, check) for name, check in _CHECKS.items()}
+    progress = Progress(**{f.name: values[f.name] for f in fields(Progress)})
+    identity = Identity(**{f.name: values[f.name] for f in fields(Identity)})
+    return identity, progress
+
+
+def _check_version(state: Mapping[Any, Any]) -> None:
+    if "version" not in state:
+        keys = ", ".join(sorted(map(str, state))) or "nothing"
+        msg = (
+            f"this is not a state of dataporter: it has no 'version', it holds {keys}. "
+            "Pass the dict that state_dict() returned."
+        )
+        raise StateFormatError(msg)
+    version = _field(state, "version", _is_count)
+    if version > VERSION:
+        msg = (
+            f"the state has version {version}, this dataporter reads versions up to {VERSION}. "
+            "Resume with the dataporter that saved it, or a newer one."
+        )
+        raise StateVersionError(msg)
+    if version < 1:
+        msg = f"the state's version must be at least 1, found {version}. The state is damaged."
+        raise StateFormatError(msg)
+
+
+_Check = tuple[Callable[[Any], bool], str]
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_is_count: _Check = (lambda value: _is_int(value) and value >= 0, "an int of at least 0")
+_is_positive: _Check = (lambda value: _is_int(value) and value >= 1, "an int of at least 1")
+_is_seed: _Check = (
+    lambda value: _is_int(value) and 0 <= value <= MAX_SEED,
+    "an int in [0, 2**64)",
+)
+_is_flag: _Check = (lambda value: isinstance(value, bool), "True or False")
+_is_text: _Check = (lambda value: isinstance(value, str), "a string")
+_is_anything: _Check = (lambda _: True, "anything")
+
+
+def _or_none(check: _Check) -> _Check:
+    return (lambda value: value is None or check[0](value), f"{check[1]}, or None")
+
+
+_CHECKS: dict[str, _Check] = {
+    "epoch": _is_count,
+    "samples_processed": _is_count,
+    "batches_processed": _is_count,
+    "finished": _is_flag,
+    "rng_state": _or_none(_is_text),
+    "sampler": _is_anything,
+    "seed": _is_seed,
+    "shuffle": _is_flag,
+    "order": _is_text,
+    "num_samples": _or_none(_is_count),
+    "fingerprint": _or_none(_is_text),
+    "batch_size": _or_none(_is_positive),
+    "world_size": _is_positive,
+}
+_OPTIONAL = {"sampler"}
+
+
+def _field(state: Mapping[Any, Any], name: str, check: _Check) -> Any:
+    if name not in state:
+        if name in _OPTIONAL:
+            return None
+        found = ", ".join(sorted(map(str, state)))
+        msg = (
+            f"the state has no {name!r}; it holds {found}. "
+            "It was changed after state_dict() returned it: pass it unchanged."
+        )
+        raise StateFormatError(msg)
+    accepts, expected = check
+    value = state[name]
+    if not accepts(value):
+        msg = (
+            f"the state's {name!r} must be {expected}, found {_shown(value)}. "
+            "It was changed or damaged after state_dict() returned it."
+        )
+        raise StateFormatError(msg)
+    return value
+
+
+def _shown(value: object) -> str:
+    return f"{type(value).__name__} {reprlib.repr(value)}"
+
+
+def mismatches(
+    saved: Identity, present: Identity, progress: Progress, *, world_may_change: bool
+) -> Iterator[Mismatch]:
+    """Compare a state's identity with a loader's, in the order a user should look.
+
+    `batch_size` never counts: the position does not depend on it.
+    """
+    at = f"strict=False to continue here at position {progress.samples_processed:,}"
+    if saved.num_samples != present.num_samples:
+        yield Mismatch(
+            "num_samples",
+            f"num_samples changed: the state was saved over {_samples(saved)}, "
+            f"this dataset has {_samples(present)}. Resume with the same data, or pass {at}.",
+        )
+    # A dataset that says nothing of itself, then or now, cannot be told apart.
+    elif None not in (saved.fingerprint, present.fingerprint) and (
+        saved.fingerprint != present.fingerprint
+    ):
+        yield Mismatch(
+            "fingerprint",
+            f"fingerprint changed: the state was saved over data {saved.fingerprint!r}, this "
+            f"dataset is {present.fingerprint!r}. Resume with the same data, or pass {at}.",
+        )
+    if saved.shuffle != present.shuffle:
+        yield Mismatch(
+            "shuffle",
+            f"shuffle changed: the state was saved with shuffle={saved.shuffle}, this loader has "
+            f"shuffle={present.shuffle}. Build it with shuffle={saved.shuffle}, or pass {at}.",
+        )
+    elif saved.order != present.order:
+        yield Mismatch(
+            "order",
+            f"order changed: the state was saved with the order {saved.order!r}, this loader has "
+            f"{present.order!r}. Build it with the same sampler and weights, or pass {at}.",
+        )
+    if saved.seed != present.seed:
+        yield Mismatch(
+            "seed",
+            f"seed changed: the state was saved with seed={saved.seed}, this loader has "
+            f"seed={present.seed}. Build it with seed={saved.seed} or without a seed (the "
+            f"state's is taken then), or pass {at}.",
+        )
+    if saved.world_size != present.world_size and not world_may_change:
+        yield Mismatch(
+            "world_size",
+            f"world_size changed: the state was saved on {saved.world_size} ranks, this run has "
+            f"{present.world_size}, and a sampler of your own shares the data among them. Resume "
+            f"on {saved.world_size} ranks, or drop the sampler: dataporter's own order continues "
+            "on any number.",
+        )
+
+
+def _samples(identity: Identity) -> str:
+    if identity.num_samples is None:
+        return "a dataset without a length"
+    return f"{identity.num_samples:,} samples"
+
+
+def within(progress: Progress, length: int, *, strict: bool) -> Progress:
+    """Return a progress that lies in an epoch of `length` positions.
+
+    Past the end, it is refused; or moved to the end if not `strict`.
+    """
+    if progress.samples_processed <= length:
+        return progress
+    if strict:
+        msg = (
+            f"samples_processed is past the end: found {progress.samples_processed:,} in an "
+            f"epoch of {length:,} samples. The state is damaged or belongs to other data."
+        )
+        raise StateMismatchError(msg)
+    return replace(progress, samples_processed=length)
