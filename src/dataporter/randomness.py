@@ -1,0 +1,214 @@
+"""A sample's random numbers: keyed by (seed, epoch, position), never by who fetches it.
+
+While a sample is fetched, the global generators of Python, NumPy and torch start from
+its key, and `sample_rng()` gives a NumPy generator with that key. Seeding three generators
+costs 7 µs a sample, too much for a dataset that draws nothing, so `LazySeeding` seeds
+only those who draw. If the result ever differs from seeding every sample, it is a bug.
+
+Out of scope: generators that a dataset owns itself. Let it draw from `sample_rng()`.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.errors import NoSampleError
+from dataporter.generators import capture, restore, seed_all
+from dataporter.order.keys import key_as_int, mix
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+class Stream:
+    """The keys of one epoch's samples and batches.
+
+    >>> keys = Stream(seed=1, epoch=0).sample_keys(np.array([5, 6]))
+    >>> keys == Stream(seed=1, epoch=0).sample_keys(np.array([5, 6]))
+    True
+    >>> keys == Stream(seed=0, epoch=1).sample_keys(np.array([5, 6]))
+    False
+    """
+
+    def __init__(self, seed: int, epoch: int) -> None:
+        self._sample = key_as_int("sample", seed, epoch)
+        self._batch = key_as_int("batch", seed, epoch)
+
+    def sample_keys(self, positions: NDArray[np.int64]) -> list[int]:
+        """One 64-bit key for each position."""
+        keys: list[int] = mix(self._sample, positions).tolist()
+        return keys
+
+    def batch_key(self, positions: NDArray[np.int64]) -> int:
+        """The key of what is done to a batch as a whole: that of its first position."""
+        return int(mix(self._batch, positions[:1])[0]) if len(positions) else self._batch
+
+
+class _Current(threading.local):
+    """The sample that this thread is fetching."""
+
+    key: int | None = None
+    generator: np.random.Generator | None = None
+    asked: bool = False
+
+    def enter(self, key: int | None) -> None:
+        self.key = key
+        self.generator = None
+
+
+_current = _Current()
+
+
+def sample_rng() -> np.random.Generator:
+    """Give the random generator of the sample that is being fetched.
+
+    Call it in `__getitem__`, a transform or a collate function, instead of keeping a
+    generator of your own. Within one sample every call returns the same generator, and
+    the numbers are the same under any number of workers and ranks and after any resume.
+
+    >>> from dataporter import ResumableDataLoader
+    >>> class Noisy:
+    ...     def __len__(self):
+    ...         return 4
+    ...     def __getitem__(self, index):
+    ...         return index + sample_rng().random()
+    >>> loader = ResumableDataLoader(Noisy(), batch_size=4, seed=1)
+    >>> first, again = next(iter(loader)), next(iter(ResumableDataLoader(Noisy(), 4, seed=1)))
+    >>> first.tolist() == again.tolist()
+    True
+    """
+    current = _current
+    current.asked = True
+    if current.generator is None:
+        if current.key is None:
+            msg = (
+                "sample_rng() was called where no sample is being fetched. Call it in the "
+                "dataset's __getitem__, a transform or a collate function of a dataporter loader."
+            )
+            raise NoSampleError(msg)
+        current.generator = np.random.Generator(np.random.Philox(key=current.key))
+    return current.generator
+
+
+class _Level(enum.IntEnum):
+    """What a step was seen to need, and so is given."""
+
+    NOTHING = 0  # all at once; afterwards look whether it drew after all
+    KEYED = 1  # one by one, so that sample_rng() knows the sample; look likewise
+    SEEDED = 2  # one by one, the global generators seeded before each
+
+
+class LazySeeding:
+    """Applies a function to arguments as if each application had been seeded.
+
+    The first time each one is seeded and watched. A function that drew nothing runs
+    unseeded from then on, and the generators are looked at once after each run; if it did
+    draw, they are put back, the run is made again with seeding, and seeding stays.
+    The caller's generators are left as they were, whatever happens.
+    """
+
+    def __init__(self, *, seeds_globals: bool = True) -> None:
+        self._seeds_globals = seeds_globals
+        self._level: _Level | None = None if seeds_globals else _Level.NOTHING
+
+    def map(
+        self,
+        each: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        keys: Callable[[], Sequence[int]],
+        whole: Callable[[Sequence[Argument]], list[Result]] | None = None,
+    ) -> list[Result]:
+        """Return `[each(a) for a in arguments]`, with the key of each as its randomness.
+
+        `whole` does all arguments in one call, for those who offer it; it is used only
+        while nothing is drawn, since within it there is no telling the samples apart.
+        """
+        if self._level is None:
+            if whole is None:
+                return self._first(each, arguments, keys())
+            self._level = _Level.NOTHING
+        while self._level < _Level.SEEDED:
+            level, seen = self._level, _Watch(self._seeds_globals)
+            try:
+                if level is _Level.KEYED:
+                    results = [_keyed(each, *pair) for pair in zip(arguments, keys(), strict=True)]
+                else:
+                    _current.enter(0)
+                    results = whole(arguments) if whole else [each(a) for a in arguments]
+            except Exception:
+                # With other random numbers it may not have failed: only a run without
+                # draws, or one with the right numbers, may speak for the dataset.
+                if seen.need() <= level:
+                    raise
+            else:
+                if seen.need() <= level:
+                    return results
+            finally:
+                _current.enter(None)
+            self._level = seen.need()
+            seen.put_back()
+        with _caller_undisturbed():
+            return [_seeded(each, *pair) for pair in zip(arguments, keys(), strict=True)]
+
+    def _first(
+        self,
+        each: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        keys: Sequence[int],
+    ) -> list[Result]:
+        results, need = [], _Level.NOTHING
+        with _caller_undisturbed():
+            for argument, key in zip(arguments, keys, strict=True):
+                if need is _Level.SEEDED:
+                    results.append(_seeded(each, argument, key))
+                    continue
+                seed_all(key)
+                seen = _Watch(self._seeds_globals)
+                results.append(_keyed(each, argument, key))
+                need = max(need, seen.need())
+        self._level = need
+        return results
+
+
+class _Watch:
+    """Looks whether random numbers are drawn from here on."""
+
+    def __init__(self, globals_too: bool) -> None:
+        self._before = capture() if globals_too else None
+        _current.asked = False
+
+    def need(self) -> _Level:
+        if self._before is not None and capture() != self._before:
+            return _Level.SEEDED
+        return _Level.KEYED if _current.asked else _Level.NOTHING
+
+    def put_back(self) -> None:
+        if self._before is not None:
+            restore(self._before)
+
+
+@contextmanager
+def _caller_undisturbed() -> Iterator[None]:
+    before = capture()
+    try:
+        yield
+    finally:
+        restore(before)
+        _current.enter(None)
+
+
+def _keyed(each: Callable[[Argument], Result], argument: Argument, key: int) -> Result:
+    _current.enter(key)
+    return each(argument)
+
+
+def _seeded(each: Callable[[Argument], Result], argument: Argument, key: int) -> Result:
+    seed_all(key)
+    return _keyed(each, argument, key)
