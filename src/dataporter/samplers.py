@@ -1,0 +1,307 @@
+"""torch faces of `order/`: samplers that know where they are and can be put there.
+
+`ResumableSampler` and `ResumableDistributedSampler` work on a plain torch `DataLoader`
+too: `state_dict()` tells how far the current epoch was *drawn*. A torch loader with
+workers draws ahead of what it delivers; there, say how much was really used with
+`state_dict(consumed=...)`. `ResumableDataLoader` keeps that count itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from numpy.typing import ArrayLike
+from torch.utils.data import Sampler
+
+from dataporter.errors import (
+    OptionError,
+    OptionTypeError,
+    StateFormatError,
+    StateMismatchError,
+    TopologyError,
+)
+from dataporter.order import (
+    Order,
+    Plan,
+    SequentialOrder,
+    ShuffledOrder,
+    Tail,
+    Topology,
+    WeightedOrder,
+)
+from dataporter.order.keys import MAX_SEED
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pass:
+    """One pass over a sampler: where it starts and how much was drawn from there."""
+
+    epoch: int = 0
+    start: int = 0
+    drawn: int = 0
+    begun: bool = False
+
+
+class ResumableSampler(Sampler[int]):
+    """Indices of a dataset, in sequence, shuffled or weighted, from any position.
+
+    `data` is a dataset or its length. Without a seed, one is drawn from torch's global
+    generator. Every pass is the next epoch, unless `set_epoch` or `load_state_dict` says
+    otherwise.
+
+    >>> sampler = ResumableSampler(6, shuffle=True, seed=1)
+    >>> drawing = iter(sampler)
+    >>> start = [next(drawing) for _ in range(4)]
+    >>> state = sampler.state_dict()
+    >>> resumed = ResumableSampler(6, shuffle=True, seed=1)
+    >>> resumed.load_state_dict(state)
+    >>> sorted(start + list(resumed))
+    [0, 1, 2, 3, 4, 5]
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+        weights: ArrayLike | None = None,
+        replacement: bool = True,
+        num_samples: int | None = None,
+    ) -> None:
+        self._order = _make_order(
+            data,
+            shuffle=shuffle,
+            seed=seed,
+            weights=weights,
+            replacement=replacement,
+            num_samples=num_samples,
+        )
+        self.shuffle = shuffle
+        self.seed_is_given = seed is not None
+        self.topology = Topology()
+        self.tail: Tail = "pad"
+        self._pass = _Pass()
+
+    @property
+    def order(self) -> Order:
+        """Position -> index, over all ranks."""
+        return self._order
+
+    @property
+    def seed(self) -> int:
+        return self._order.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._order = self._order.with_seed(checked_seed(seed))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the current pass, or of the next one where none has begun."""
+        return self._pass.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`; a position loaded for that epoch is kept."""
+        if checked_epoch(epoch) != self._pass.epoch or self._pass.begun:
+            self._pass = _Pass(epoch=epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        if self._pass.begun:
+            self._pass = _Pass(epoch=self._pass.epoch + 1)
+        self._pass.begun = True
+        return self._draw(self._pass)
+
+    def _draw(self, current: _Pass) -> Iterator[int]:
+        for positions in self._plan().blocks(current.start):
+            for index in self._order.indices(current.epoch, positions).tolist():
+                current.drawn += 1
+                yield index
+
+    def __len__(self) -> int:
+        return self._plan().num_samples()
+
+    def _plan(self) -> Plan:
+        return Plan(length=self._order.length, batch_size=1, topology=self.topology, tail=self.tail)
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """Say where this pass stands, for any number of ranks.
+
+        `consumed` is how many of this rank's samples of this pass were really used, where a
+        loader with workers has drawn more than it delivered.
+        """
+        drawn = self._pass.drawn
+        if consumed is not None and not 0 <= consumed <= drawn:
+            msg = (
+                f"consumed must be between 0 and the {drawn} samples drawn in this pass, "
+                f"found {consumed}."
+            )
+            raise OptionError(msg)
+        steps = drawn if consumed is None else consumed
+        return {
+            "epoch": self.epoch,
+            "samples_processed": self._plan().position_after(self._pass.start, steps),
+            "seed": self.seed,
+            "order": self._order.id,
+            "length": self._order.length,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next pass continue where `state` was taken."""
+        wanted = ("epoch", "samples_processed", "seed", "order", "length")
+        missing = [name for name in wanted if not isinstance(state, Mapping) or name not in state]
+        if missing:
+            msg = f"this is not a sampler's state: it lacks {', '.join(missing)}."
+            raise StateFormatError(msg)
+        for name, present in (("length", self._order.length), ("order", self._order.id)):
+            if state[name] != present:
+                msg = (
+                    f"{name} changed: the state was saved with {state[name]!r}, this sampler has "
+                    f"{present!r}. Build the sampler over the same data with the same options."
+                )
+                raise StateMismatchError(msg)
+        position = state["samples_processed"]
+        if not isinstance(position, int) or not 0 <= position <= self._order.length:
+            msg = (
+                f"samples_processed must be an int in [0, {self._order.length}], "
+                f"found {position!r}."
+            )
+            raise StateFormatError(msg)
+        seed, epoch = checked_seed(state["seed"]), checked_epoch(state["epoch"])
+        if self.seed_is_given and seed != self.seed:
+            msg = (
+                f"seed changed: the state was saved with seed={seed}, this sampler has "
+                f"seed={self.seed}. Build it with seed={seed}, or without a seed."
+            )
+            raise StateMismatchError(msg)
+        self.seed = seed
+        self._pass = _Pass(epoch=epoch, start=position)
+
+
+class ResumableDistributedSampler(ResumableSampler):
+    """One rank's share of a `ResumableSampler`, equal on every rank but for the share.
+
+    Rank and number of ranks are those of the process group unless given. The state is the
+    same on all ranks, and loads on any number of them.
+
+    >>> ranks = [ResumableDistributedSampler(6, num_replicas=2, rank=r, seed=1) for r in (0, 1)]
+    >>> [list(sampler) for sampler in ranks]
+    [[0, 2, 4], [1, 3, 5]]
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        *,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        tail: Tail = "pad",
+        weights: ArrayLike | None = None,
+        replacement: bool = True,
+        num_samples: int | None = None,
+    ) -> None:
+        super().__init__(
+            data,
+            shuffle=shuffle,
+            seed=seed,
+            weights=weights,
+            replacement=replacement,
+            num_samples=num_samples,
+        )
+        group = group_topology()
+        if group is None and (rank is None or num_replicas is None):
+            msg = (
+                "no process group is up: call torch.distributed.init_process_group() before "
+                "building a ResumableDistributedSampler, or pass rank= and num_replicas=."
+            )
+            raise TopologyError(msg)
+        group = group or Topology()
+        self.topology = Topology(
+            rank=group.rank if rank is None else rank,
+            world_size=group.world_size if num_replicas is None else num_replicas,
+        )
+        self.tail = tail
+        self._plan()  # checks the tail
+
+    @property
+    def rank(self) -> int:
+        return self.topology.rank
+
+    @property
+    def num_replicas(self) -> int:
+        return self.topology.world_size
+
+
+def _make_order(
+    data: Sized | int,
+    *,
+    shuffle: bool,
+    seed: int | None,
+    weights: ArrayLike | None,
+    replacement: bool,
+    num_samples: int | None,
+) -> Order:
+    length = data if isinstance(data, int) else len(data)
+    if isinstance(length, bool) or not 0 <= length <= sys.maxsize:
+        msg = f"a sampler's length must be an int of at least 0, found {length!r}."
+        raise OptionError(msg)
+    seed = drawn_seed() if seed is None else checked_seed(seed)
+    if weights is None:
+        if num_samples is not None:
+            msg = f"num_samples={num_samples} needs weights: without them an epoch is the data."
+            raise OptionError(msg)
+        return ShuffledOrder(length, seed) if shuffle else SequentialOrder(length, seed)
+    if shuffle:
+        msg = "weights and shuffle=True exclude each other: a weighted order is random already."
+        raise OptionError(msg)
+    order = WeightedOrder(
+        weights,
+        length=length if num_samples is None else num_samples,
+        replacement=replacement,
+        seed=seed,
+    )
+    if len(order.weights) != length:
+        msg = f"weights must be one for each sample: found {len(order.weights)} for {length}."
+        raise OptionError(msg)
+    return order
+
+
+def group_topology() -> Topology | None:
+    """This process's place in torch's process group, None where none is up."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    return Topology(rank=dist.get_rank(), world_size=dist.get_world_size())
+
+
+def drawn_seed(generator: torch.Generator | None = None) -> int:
+    """Draw a seed from a torch generator, the global one by default."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def checked_seed(seed: object) -> int:
+    """Return a valid seed, or raise."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        msg = f"seed must be an int or None, found {type(seed).__name__} {seed!r}."
+        raise OptionTypeError(msg)
+    if not 0 <= seed <= MAX_SEED:
+        msg = f"seed must be in [0, 2**64), found {seed}."
+        raise OptionError(msg)
+    return seed
+
+
+def checked_epoch(epoch: object) -> int:
+    """Return a valid epoch, or raise."""
+    if isinstance(epoch, bool) or not isinstance(epoch, int):
+        msg = f"epoch must be an int, found {type(epoch).__name__} {epoch!r}."
+        raise OptionTypeError(msg)
+    if epoch < 0:
+        msg = f"epoch must be at least 0, found {epoch}."
+        raise OptionError(msg)
+    return epoch
