@@ -1,0 +1,22 @@
+"""The inline engine: each batch is fetched when it is asked for, where it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from dataporter.engine.pinning import pinned
+from dataporter.fetch import Fetcher
+from dataporter.tasks import Task
+
+
+def run_inline(
+    tasks: Iterator[Task], fetch: Fetcher, *, pin_memory: bool = False
+) -> Iterator[tuple[Task, Any]]:
+    """Yield every task with its batch, page-locked if asked for and a device is there."""
+    pins = pin_memory and torch.accelerator.is_available()
+    for task in tasks:
+        batch = fetch(task.indices, task.positions, task.stream)
+        yield task, pinned(batch) if pins else batch

@@ -1,0 +1,6 @@
+"""A task becomes a batch: gathered at once, by `__getitems__`, or sample by sample."""
+
+from dataporter.fetch.collate import collate
+from dataporter.fetch.fetcher import Fetcher
+
+__all__ = ["Fetcher", "collate"]

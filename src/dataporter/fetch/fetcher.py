@@ -1,0 +1,110 @@
+"""The fetcher: turns a task's indices into a batch, with each sample's own randomness.
+
+Three ways, the first that fits: gathering without user code (`vectorised`), the dataset's
+own `__getitems__`, or `dataset[index]` one by one; then collation and conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import default_collate, default_convert
+
+from dataporter.errors import OptionTypeError
+from dataporter.fetch.collate import collate
+from dataporter.fetch.vectorised import Gather, gather_for
+from dataporter.randomness import LazySeeding, Stream
+
+
+class Fetcher:
+    """Fetches batches of a dataset.
+
+    With `batched=False` (a loader with batch_size=None) a batch is one sample, given to
+    `collate_fn` by itself.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        collate_fn: Callable[[Any], Any] | None,
+        converter: Any = None,
+        batched: bool = True,
+        randomness: bool = True,
+    ) -> None:
+        self._dataset = dataset
+        self._batched = batched
+        self._fetching = LazySeeding(seeds_globals=randomness)
+        self._finishing = LazySeeding(seeds_globals=randomness)
+        is_default = collate_fn in (None, default_collate, default_convert)
+        if collate_fn is None or is_default:
+            collate_fn = collate if batched else default_convert
+        self._collate = collate_fn
+        self._convert = _conversion(converter)
+        self._runs_user_code = not is_default or converter is not None
+        self._may_gather = batched and is_default
+        self._gather: Gather | None = None
+        own = getattr(dataset, "__getitems__", None)
+        self._getitems = own if batched and callable(own) else None
+
+    def begin_pass(self) -> None:
+        """Look at the dataset anew: it may have been given another format since."""
+        self._gather = gather_for(self._dataset) if self._may_gather else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_gather": None}  # closures do not travel; begin_pass makes them
+
+    def __call__(
+        self,
+        indices: Sequence[Any] | NDArray[np.int64],
+        positions: NDArray[np.int64],
+        stream: Stream,
+    ) -> Any:
+        """Fetch the samples at `indices`, which stand at `positions` of the epoch."""
+        rows = _as_rows(indices) if self._gather is not None else None
+        if self._gather is not None and rows is not None:
+            batch, finish = self._gather(rows), self._convert
+        else:
+            wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
+            samples = self._fetching.map(
+                self._dataset.__getitem__,
+                wanted,
+                keys=lambda: stream.sample_keys(positions),
+                whole=self._getitems,
+            )
+            batch, finish = samples if self._batched else samples[0], self._collate_and_convert
+        if finish is None:
+            return batch
+        if not self._runs_user_code:
+            return finish(batch)
+        keys = [stream.batch_key(positions)]
+        return self._finishing.map(finish, [batch], keys=lambda: keys)[0]
+
+    def _collate_and_convert(self, samples: Any) -> Any:
+        batch = self._collate(samples)
+        return batch if self._convert is None else self._convert(batch)
+
+
+def _conversion(converter: Any) -> Callable[[Any], Any] | None:
+    if converter is None:
+        return None
+    convert = getattr(converter, "convert_batch", converter)
+    if not callable(convert):
+        msg = (
+            "converter must be callable or have a convert_batch method, "
+            f"found {type(converter).__name__} {converter!r}."
+        )
+        raise OptionTypeError(msg)
+    return convert  # type: ignore[no-any-return]
+
+
+def _as_rows(indices: Sequence[Any] | NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Indices as an array, None where a sampler of the user's own yields something else."""
+    if isinstance(indices, np.ndarray):
+        return indices
+    if all(type(index) is int for index in indices):
+        return np.array(indices, dtype=np.int64)
+    return None

@@ -1,0 +1,88 @@
+"""Gathering: a whole batch of a plain dataset by one indexing, without user code.
+
+For tensors, arrays, `TensorDataset`, Hugging Face datasets and `Subset`s of these, the
+collated batch is the data at an array of indices. The result equals collating the
+samples one by one. Nothing is cached: what the dataset holds now is what is gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Subset, TensorDataset
+
+from dataporter.fetch.arrow import arrow_gather
+
+Gather: TypeAlias = Callable[[NDArray[np.int64]], Any]
+
+# Arrays of these kinds become the tensor that collating their rows would give.
+_KINDS = "biufc"
+
+
+def gather_for(dataset: Any) -> Gather | None:
+    """Return what gathers batches of this dataset, None where it cannot be done.
+
+    >>> gather_for(torch.arange(5) * 10)(np.array([4, 0]))
+    tensor([40,  0])
+    >>> gather_for([1, 2, 3]) is None
+    True
+    """
+    if type(dataset) is torch.Tensor:
+        return _tensor_gather(dataset)
+    if type(dataset) in (np.ndarray, np.memmap):
+        return _array_gather(dataset)
+    if isinstance(dataset, TensorDataset) and _is_inherited(dataset, TensorDataset):
+        return _tensor_dataset_gather(dataset)
+    if isinstance(dataset, Subset) and _is_inherited(dataset, Subset):
+        return _subset_gather(dataset)
+    return arrow_gather(dataset)
+
+
+def _is_inherited(dataset: object, base: type) -> bool:
+    """Whether a dataset hands out its samples exactly as `base` does."""
+    return all(
+        getattr(type(dataset), name, None) is getattr(base, name, None)
+        for name in ("__getitem__", "__getitems__")
+    )
+
+
+def _tensor_gather(tensor: torch.Tensor) -> Gather | None:
+    if tensor.layout is not torch.strided or tensor.dim() == 0:
+        return None
+    return lambda indices: tensor[torch.from_numpy(indices)]
+
+
+def _array_gather(array: NDArray[Any]) -> Gather | None:
+    if array.dtype.kind not in _KINDS or not array.dtype.isnative or array.ndim == 0:
+        return None
+    return lambda indices: torch.from_numpy(np.asarray(array[indices]))
+
+
+def _tensor_dataset_gather(dataset: TensorDataset) -> Gather | None:
+    def gather(indices: NDArray[np.int64]) -> list[torch.Tensor]:
+        rows = torch.from_numpy(indices)
+        return [tensor[rows] for tensor in dataset.tensors]
+
+    if any(type(t) is not torch.Tensor or t.layout is not torch.strided for t in dataset.tensors):
+        return None
+    return gather
+
+
+def _subset_gather(subset: Subset[Any]) -> Gather | None:
+    inner = gather_for(subset.dataset)
+    if inner is None:
+        return None
+
+    def gather(indices: NDArray[np.int64]) -> Any:
+        chosen = subset.indices
+        if isinstance(chosen, torch.Tensor):
+            chosen = chosen.numpy()
+        if isinstance(chosen, np.ndarray):
+            return inner(chosen[indices].astype(np.int64, copy=False))
+        return inner(np.array([chosen[index] for index in indices.tolist()], dtype=np.int64))
+
+    return gather
