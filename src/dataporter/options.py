@@ -1,0 +1,134 @@
+"""Which arguments of a loader go together, and what each may be.
+
+Everything is checked before anything is built, so a loader exists whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from dataporter.errors import OptionError, OptionTypeError
+from dataporter.order import Tail
+from dataporter.samplers import ResumableSampler
+
+
+def check_options(
+    *,
+    dataset: Any,
+    batch_size: int | None,
+    shuffle: bool,
+    sampler: Any,
+    batch_sampler: Any,
+    num_workers: int,
+    drop_last: bool,
+    timeout: float,
+    multiprocessing_context: Any,
+    prefetch_factor: int | None,
+    persistent_workers: bool,
+    tail: Tail | None,
+    unknown: dict[str, Any],
+) -> None:
+    """Raise for what cannot work, naming the argument, the value and the remedy."""
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        msg = f"unknown arguments: {names}. help(ResumableDataLoader) lists those it takes."
+        raise OptionTypeError(msg)
+    if isinstance(dataset, IterableDataset):
+        msg = (
+            f"{type(dataset).__name__} is an IterableDataset; only map-style datasets, which "
+            "have __getitem__, are supported so far."
+        )
+        raise OptionTypeError(msg)
+    _check_workers(
+        num_workers,
+        timeout,
+        multiprocessing_context,
+        prefetch_factor,
+        persistent=persistent_workers,
+    )
+    if batch_sampler is not None:
+        _check_batch_sampler_alone(batch_size, shuffle, sampler, drop_last)
+    elif batch_size is not None:
+        _check_int("batch_size", batch_size, least=1)
+    elif drop_last:
+        msg = "drop_last=True needs batches, found batch_size=None, which delivers single samples."
+        raise OptionError(msg)
+    if sampler is not None and shuffle:
+        msg = (
+            "sampler and shuffle=True exclude each other: a sampler decides the order itself. "
+            "Drop shuffle=True, or drop the sampler."
+        )
+        raise OptionError(msg)
+    _check_tail(tail, sampler, batch_sampler, drop_last=drop_last)
+
+
+def _check_workers(
+    num_workers: int,
+    timeout: float,
+    multiprocessing_context: Any,
+    prefetch_factor: int | None,
+    *,
+    persistent: bool,
+) -> None:
+    _check_int("num_workers", num_workers, least=0)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        msg = f"timeout must be a number of seconds, found {timeout!r}."
+        raise OptionTypeError(msg)
+    if timeout < 0:
+        msg = f"timeout must be at least 0 seconds, found {timeout}."
+        raise OptionError(msg)
+    if prefetch_factor is not None:
+        _check_int("prefetch_factor", prefetch_factor, least=1)
+    if num_workers == 0 and persistent:
+        msg = "persistent_workers=True needs workers, found num_workers=0. Set one or the other."
+        raise OptionError(msg)
+    if num_workers == 0 and multiprocessing_context is not None:
+        msg = (
+            f"multiprocessing_context={multiprocessing_context!r} needs workers, "
+            "found num_workers=0. Set one or the other."
+        )
+        raise OptionError(msg)
+
+
+def _check_int(name: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name} must be an int, found {type(value).__name__} {value!r}."
+        raise OptionTypeError(msg)
+    if value < least:
+        msg = f"{name} must be at least {least}, found {value}."
+        raise OptionError(msg)
+
+
+def _check_batch_sampler_alone(
+    batch_size: int | None, shuffle: bool, sampler: Any, drop_last: bool
+) -> None:
+    # batch_size=1 is the default, and so means "not given", as in torch.
+    others = {
+        f"batch_size={batch_size}": batch_size != 1,
+        "shuffle=True": shuffle,
+        "sampler": sampler is not None,
+        "drop_last=True": drop_last,
+    }
+    given = [name for name, is_given in others.items() if is_given]
+    if given:
+        msg = (
+            f"batch_sampler decides batches and order itself, found also {', '.join(given)}. "
+            "Drop those, or drop the batch_sampler."
+        )
+        raise OptionError(msg)
+
+
+def _check_tail(tail: Tail | None, sampler: Any, batch_sampler: Any, *, drop_last: bool) -> None:
+    if tail is None:
+        return
+    if drop_last and tail != "drop":
+        msg = (
+            f"drop_last=True leaves out what fills no step on every rank, tail={tail!r} does not. "
+            "Drop one of them."
+        )
+        raise OptionError(msg)
+    if batch_sampler is not None or not isinstance(sampler, ResumableSampler | None):
+        msg = f"tail={tail!r} is for dataporter's own order; a sampler of your own has its own end."
+        raise OptionError(msg)

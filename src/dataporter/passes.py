@@ -1,0 +1,68 @@
+"""A pass: the iterator that a loader returns. It hands over batches and counts them.
+
+The run's progress is replaced, in one assignment, when a batch is handed over: never at
+prefetch, never in pieces. So a state is right at every moment, a signal handler's too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dataporter.cursor import Cursor
+from dataporter.errors import StaleIteratorError
+from dataporter.tasks import Task
+from dataporter.utils.state_dict import Progress
+
+
+class Pass(Iterator[Any]):
+    """One pass over a loader, from wherever its cursor stands.
+
+    `run` yields what remains after a progress, `end` says what the end of an epoch leads
+    to. A state loaded in the meantime takes effect here: the pass goes on at the loaded
+    position, or raises if another pass has taken that over.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        run: Callable[[Progress], Iterator[tuple[Task, Any]]],
+        end: Callable[[Progress], Progress],
+    ) -> None:
+        self._cursor = cursor
+        self._run = run
+        self._end = end
+        self._begin()
+
+    def _begin(self) -> None:
+        self._progress = self._cursor.begin_pass()
+        self._number = self._cursor.newest_pass
+        self._loads = self._cursor.loads
+        remaining = iter(()) if self._progress.finished else self._run(self._progress)
+        self._results: Iterator[tuple[Task, Any]] | None = remaining
+
+    def __next__(self) -> Any:
+        if self._results is None:
+            raise StopIteration
+        if self._loads != self._cursor.loads:
+            self._follow_load()
+        try:
+            task, batch = next(self._results)
+        except StopIteration:
+            self._results = None
+            if not self._progress.finished:
+                self._cursor.deliver(self._end(self._progress), by=self._number)
+            raise
+        self._progress = task.progress
+        self._cursor.deliver(task.progress, by=self._number)
+        return batch
+
+    def _follow_load(self) -> None:
+        if not self._cursor.has_start:
+            msg = (
+                "load_state_dict() was called after this iterator was made, and another "
+                "iterator has continued from the loaded position since. Use that one, or make "
+                "a new one with iter(loader)."
+            )
+            raise StaleIteratorError(msg)
+        self._begin()

@@ -1,0 +1,345 @@
+"""`ResumableDataLoader`: wires order, plan, fetch and engine into a torch DataLoader.
+
+What happens to the data is decided in the rooms above: which sample comes when in
+`order/`, where a pass begins in `cursor`, what a batch is in `fetch/`, who fetches it in
+`engine/`. Here they meet, behind torch's interface and that of the state.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from dataporter.cursor import Cursor
+from dataporter.engine import run_inline
+from dataporter.errors import (
+    OptionError,
+    OptionTypeError,
+    StateMismatchError,
+    StateMismatchWarning,
+)
+from dataporter.fetch import Fetcher
+from dataporter.options import check_options
+from dataporter.order import Plan, Tail
+from dataporter.passes import Pass
+from dataporter.samplers import ResumableSampler, checked_epoch, checked_seed
+from dataporter.strategies import ResumptionStrategy, resolve_strategy
+from dataporter.tasks import PlannedTasks, SampledTasks, Task, Tasks
+from dataporter.utils.fingerprint import dataset_fingerprint, dataset_length
+from dataporter.utils.state_dict import (
+    Identity,
+    Progress,
+    build_state,
+    mismatches,
+    parse_state,
+    within,
+)
+
+Sample_co = TypeVar("Sample_co", covariant=True)
+
+
+class ResumableDataLoader(DataLoader[Sample_co]):
+    """A `torch.utils.data.DataLoader` that resumes at the exact sample, by a seek.
+
+    It takes DataLoader's arguments. `state_dict()` says where the run stands, at any
+    moment; `load_state_dict()` continues there, on any number of ranks and workers and with
+    any batch size. Every pass is the next epoch, in another order if `shuffle` is set.
+
+    >>> loader = ResumableDataLoader(range(10), batch_size=3, shuffle=True, seed=7)
+    >>> batches = iter(loader)
+    >>> seen = next(batches).tolist() + next(batches).tolist()
+    >>> state = loader.state_dict()
+    >>> state["epoch"], state["samples_processed"]
+    (0, 6)
+
+    >>> resumed = ResumableDataLoader(range(10), batch_size=2, shuffle=True, seed=7)
+    >>> resumed.load_state_dict(state)
+    >>> sorted(seen + [index for batch in resumed for index in batch.tolist()])
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+    Beyond DataLoader's arguments, by keyword:
+
+    - `seed`: of the order and of the samples' randomness. Without one it is drawn from
+      torch's global generator (or `generator`), the same on all ranks, and kept in the state.
+    - `strategy`: None, 'auto' or 'unified' shares the data among the ranks of a process group
+      that is up; 'simple' never does; 'distributed' insists on it.
+    - `rank`, `world_size`: this rank's place, instead of the process group's.
+    - `tail`: what becomes of the samples that do not fill a step on every rank. 'pad'
+      (default) repeats an epoch's first samples so that all ranks make the same steps, 'drop'
+      (the same as drop_last=True) leaves them out, 'uneven' lets some ranks end earlier.
+    - `randomness`: whether Python's, NumPy's and torch's generators are seeded for each
+      sample, so that augmentation does not depend on who fetches it.
+    - `converter`: called with each batch (or its `convert_batch` is) before it is delivered.
+
+    A `sampler` or `batch_sampler` of your own is taken as it is: by its state if it has
+    `state_dict` and `load_state_dict`, else by drawing and dropping its consumed indices. Such
+    a run resumes on the same number of ranks only.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Sample_co] | Any,
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        prefetch_factor: int | None = 2,
+        persistent_workers: bool = False,
+        *,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        strategy: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        tail: Tail | None = None,
+        randomness: bool = True,
+        converter: Any = None,
+        **unknown: NoReturn,
+    ) -> None:
+        shuffle = bool(shuffle)  # torch takes None for False
+        check_options(
+            dataset=dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            drop_last=drop_last,
+            timeout=timeout,
+            multiprocessing_context=multiprocessing_context,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            tail=tail,
+            unknown=unknown,
+        )
+        chosen = resolve_strategy(strategy, rank, world_size)
+        drop_last = drop_last or tail == "drop"
+        self._seed_is_given = seed is not None
+        self._own: ResumableSampler | None = None
+        if isinstance(sampler, ResumableSampler):
+            self._own = _agreeing(sampler, seed, chosen if rank is not None else None)
+            self._seed_is_given = sampler.seed_is_given
+        elif sampler is None and batch_sampler is None:
+            self._own = sampler = chosen.create_sampler(
+                _length_of(dataset),
+                shuffle=shuffle,
+                seed=chosen.choose_seed(generator) if seed is None else seed,
+                tail=tail or ("drop" if drop_last else "pad"),
+            )
+        else:
+            self._seed = chosen.choose_seed(generator) if seed is None else checked_seed(seed)
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            prefetch_factor=prefetch_factor if num_workers else None,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self._draws_from: Any = sampler if batch_sampler is None else batch_sampler
+        self._topology = chosen.topology() if self._own is None else self._own.topology
+        self._num_samples = dataset_length(dataset)
+        self._fingerprint = dataset_fingerprint(dataset)
+        self._fetch = Fetcher(
+            dataset,
+            collate_fn=collate_fn,
+            converter=converter,
+            batched=batch_size is not None or batch_sampler is not None,
+            randomness=randomness,
+        )
+        self._tasks = self._make_tasks(tail)
+        self._cursor = Cursor(self._tasks.fresh)
+        self._sampler_epoch = 0
+
+    def _make_tasks(self, tail: Tail | None) -> Tasks:
+        if self._own is None:
+            return SampledTasks(
+                self._draws_from,
+                batch_size=self.batch_size,
+                drop_last=self.drop_last,
+                yields_batches=self._draws_from is self.batch_sampler,
+                topology=self._topology,
+            )
+        plan = Plan(
+            length=self._own.order.length,
+            batch_size=self.batch_size or 1,
+            topology=self._topology,
+            tail=tail or ("drop" if self.drop_last else self._own.tail),
+        )
+        return PlannedTasks(self._own, plan)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
+        self._follow_sampler()
+        return Pass(self._cursor, self._run, self._tasks.end)
+
+    def __len__(self) -> int:
+        """Batches that this rank delivers in a full epoch, wherever the run stands."""
+        return self._tasks.num_batches()
+
+    def _run(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
+        self._lead_sampler(progress.epoch)
+        self._fetch.begin_pass()
+        tasks = self._tasks.run(progress, self.seed)
+        return run_inline(tasks, self._fetch, pin_memory=self.pin_memory)
+
+    @property
+    def seed(self) -> int:
+        """Decides the order and the samples' randomness, with the epoch and the position."""
+        return self._seed if self._own is None else self._own.seed
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the current pass, or of the next one if none has begun."""
+        return self._cursor.progress.epoch
+
+    @property
+    def batches_processed(self) -> int:
+        """Batches of this epoch that this rank has delivered."""
+        return self._cursor.progress.batches_processed
+
+    @property
+    def samples_processed(self) -> int:
+        """Samples of this epoch that all ranks together have delivered."""
+        return self._cursor.progress.samples_processed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`; a position loaded for that epoch is kept."""
+        self._cursor.set_epoch(checked_epoch(epoch))
+        self._lead_sampler(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say where the run stands: the batch last delivered counts as consumed.
+
+        The dict holds builtins only, is the same on every rank, and never changes later.
+        It may be taken at any moment, in a signal handler too.
+        """
+        return build_state(self._identity(), self._cursor.progress)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Make the next pass continue where `state_dict` was taken.
+
+        A state of other data, another order or another seed is refused, and the loader is
+        left as it was; with `strict=False` that is a warning, and the pass continues at
+        the state's position of what this loader has.
+        """
+        saved, progress = parse_state(state_dict)
+        present = self._identity()
+        seed = present.seed if self._seed_is_given else saved.seed
+        found = mismatches(
+            saved,
+            replace(present, seed=seed),
+            progress,
+            world_may_change=self._own is not None,
+        )
+        messages = [mismatch.message for mismatch in found]
+        if messages and strict:
+            raise StateMismatchError("\n".join(messages))
+        for message in messages:
+            warnings.warn(message, StateMismatchWarning, stacklevel=2)
+        if self._own is not None:
+            progress = within(progress, self._own.order.length, strict=not messages)
+        self._tasks.restore(progress)
+        if self._own is None:
+            self._seed = seed
+        else:
+            self._own.seed = seed
+        self._cursor.load(progress)
+        self._lead_sampler(progress.epoch)
+
+    def _identity(self) -> Identity:
+        return Identity(
+            seed=self.seed,
+            shuffle=self._own is not None and self._own.shuffle,
+            order=self._order_id(),
+            num_samples=self._num_samples,
+            fingerprint=self._fingerprint,
+            batch_size=self.batch_size,
+            world_size=self._topology.world_size,
+        )
+
+    def _order_id(self) -> str:
+        if self._own is not None:
+            return self._own.order.id
+        role = "batch_sampler" if self._draws_from is self.batch_sampler else "sampler"
+        return f"{role} {type(self._draws_from).__qualname__}"
+
+    def _lead_sampler(self, epoch: int) -> None:
+        """Tell the sampler the epoch, as torch's DistributedSampler has to be told."""
+        target = self._epoch_target()
+        if target is not None:
+            target.set_epoch(epoch)
+        self._sampler_epoch = epoch
+
+    def _follow_sampler(self) -> None:
+        """Take over an epoch that was set on the sampler, as torch's users and trainers do."""
+        epoch = getattr(self._epoch_target(), "epoch", None)
+        if isinstance(epoch, int) and epoch != self._sampler_epoch:
+            self.set_epoch(epoch)
+
+    def _epoch_target(self) -> Any:
+        for sampler in (self._draws_from, getattr(self._draws_from, "sampler", None)):
+            if callable(getattr(sampler, "set_epoch", None)):
+                return sampler
+        return None
+
+
+def _length_of(dataset: Any) -> int:
+    length = dataset_length(dataset)
+    if length is None:
+        msg = (
+            f"{type(dataset).__name__} has no length, so it has no order to resume in. "
+            "Give it __len__, or pass a sampler."
+        )
+        raise OptionTypeError(msg)
+    return length
+
+
+def _agreeing(
+    sampler: ResumableSampler, seed: int | None, told: ResumptionStrategy | None
+) -> ResumableSampler:
+    """Return a sampler that the loader's other arguments do not contradict."""
+    if seed is not None and seed != sampler.seed:
+        msg = f"seed={seed} contradicts the sampler's seed={sampler.seed}. Give it to one of them."
+        raise OptionError(msg)
+    if told is not None and told.topology() != sampler.topology:
+        msg = f"{told.topology()} contradicts the sampler's {sampler.topology}. Drop one of them."
+        raise OptionError(msg)
+    return sampler
+
+
+def create_resumable_dataloader(
+    dataset: Dataset[Sample_co] | Any,
+    batch_size: int | None = 1,
+    shuffle: bool = False,
+    **options: Any,
+) -> ResumableDataLoader[Sample_co]:
+    """Make a `ResumableDataLoader`; `options` are any of its arguments.
+
+    >>> len(create_resumable_dataloader(range(10), batch_size=4))
+    3
+    """
+    return ResumableDataLoader(dataset, batch_size, shuffle, **options)
