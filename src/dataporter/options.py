@@ -5,7 +5,7 @@ Everything is checked before anything is built, so a loader exists whole or not 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from torch.utils.data import IterableDataset
 
@@ -123,6 +123,9 @@ def _check_batch_sampler_alone(
 def _check_tail(tail: Tail | None, sampler: Any, batch_sampler: Any, *, drop_last: bool) -> None:
     if tail is None:
         return
+    if tail not in get_args(Tail):
+        msg = f"tail must be 'pad', 'drop' or 'uneven', found {tail!r}."
+        raise OptionError(msg)
     if drop_last and tail != "drop":
         msg = (
             f"drop_last=True leaves out what fills no step on every rank, tail={tail!r} does not. "

@@ -65,6 +65,9 @@ class _Current(threading.local):
 
 _current = _Current()
 
+# The key while a batch is fetched as a whole: whoever asks for it then is told apart later.
+_NO_SAMPLE = 0
+
 
 def sample_rng() -> np.random.Generator:
     """Give the random generator of the sample that is being fetched.
@@ -112,11 +115,14 @@ class LazySeeding:
     unseeded from then on, and the generators are looked at once after each run; if it did
     draw, they are put back, the run is made again with seeding, and seeding stays.
     The caller's generators are left as they were, whatever happens.
+
+    With `seeds_globals=False` nobody's global generators are touched or looked at; only
+    `sample_rng()` knows the sample.
     """
 
     def __init__(self, *, seeds_globals: bool = True) -> None:
         self._seeds_globals = seeds_globals
-        self._level: _Level | None = None if seeds_globals else _Level.NOTHING
+        self._level: _Level | None = None
 
     def map(
         self,
@@ -130,30 +136,32 @@ class LazySeeding:
         `whole` does all arguments in one call, for those who offer it; it is used only
         while nothing is drawn, since within it there is no telling the samples apart.
         """
+        if not self._seeds_globals:
+            return _unseeded(each, arguments, keys, whole)
         if self._level is None:
             if whole is None:
                 return self._first(each, arguments, keys())
             self._level = _Level.NOTHING
         while self._level < _Level.SEEDED:
-            level, seen = self._level, _Watch(self._seeds_globals)
+            watch = _Watch()
             try:
-                if level is _Level.KEYED:
+                if self._level is _Level.KEYED:
                     results = [_keyed(each, *pair) for pair in zip(arguments, keys(), strict=True)]
                 else:
-                    _current.enter(0)
+                    _current.enter(_NO_SAMPLE)
                     results = whole(arguments) if whole else [each(a) for a in arguments]
             except Exception:
                 # With other random numbers it may not have failed: only a run without
                 # draws, or one with the right numbers, may speak for the dataset.
-                if seen.need() <= level:
+                if not watch.saw_more_than(self._level):
                     raise
             else:
-                if seen.need() <= level:
+                if not watch.saw_more_than(self._level):
                     return results
             finally:
                 _current.enter(None)
-            self._level = seen.need()
-            seen.put_back()
+            self._level = watch.seen()
+            watch.put_back()
         with _caller_undisturbed():
             return [_seeded(each, *pair) for pair in zip(arguments, keys(), strict=True)]
 
@@ -170,9 +178,9 @@ class LazySeeding:
                     results.append(_seeded(each, argument, key))
                     continue
                 seed_all(key)
-                seen = _Watch(self._seeds_globals)
+                watch = _Watch()
                 results.append(_keyed(each, argument, key))
-                need = max(need, seen.need())
+                need = max(need, watch.seen())
         self._level = need
         return results
 
@@ -180,18 +188,23 @@ class LazySeeding:
 class _Watch:
     """Looks whether random numbers are drawn from here on."""
 
-    def __init__(self, globals_too: bool) -> None:
-        self._before = capture() if globals_too else None
+    __slots__ = ("_before",)
+
+    def __init__(self) -> None:
+        self._before = capture()
         _current.asked = False
 
-    def need(self) -> _Level:
-        if self._before is not None and capture() != self._before:
+    def seen(self) -> _Level:
+        """What was drawn from."""
+        if capture() != self._before:
             return _Level.SEEDED
         return _Level.KEYED if _current.asked else _Level.NOTHING
 
+    def saw_more_than(self, level: _Level) -> bool:
+        return self.seen() > level
+
     def put_back(self) -> None:
-        if self._before is not None:
-            restore(self._before)
+        restore(self._before)
 
 
 @contextmanager
@@ -201,6 +214,20 @@ def _caller_undisturbed() -> Iterator[None]:
         yield
     finally:
         restore(before)
+        _current.enter(None)
+
+
+def _unseeded(
+    each: Callable[[Argument], Result],
+    arguments: Sequence[Argument],
+    keys: Callable[[], Sequence[int]],
+    whole: Callable[[Sequence[Argument]], list[Result]] | None,
+) -> list[Result]:
+    if whole is not None:
+        return whole(arguments)
+    try:
+        return [_keyed(each, *pair) for pair in zip(arguments, keys(), strict=True)]
+    finally:
         _current.enter(None)
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from dataporter.cursor import Cursor
 from dataporter.engine import run_inline
@@ -41,6 +41,12 @@ from dataporter.utils.state_dict import (
 )
 
 Sample_co = TypeVar("Sample_co", covariant=True)
+
+
+class MapStyle(Protocol[Sample_co]):
+    """Anything that has samples by index: a torch Dataset, a list, an array, a tensor."""
+
+    def __getitem__(self, index: Any, /) -> Sample_co: ...
 
 
 class ResumableDataLoader(DataLoader[Sample_co]):
@@ -71,7 +77,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     - `rank`, `world_size`: this rank's place, instead of the process group's.
     - `tail`: what becomes of the samples that do not fill a step on every rank. 'pad'
       (default) repeats an epoch's first samples so that all ranks make the same steps, 'drop'
-      (the same as drop_last=True) leaves them out, 'uneven' lets some ranks end earlier.
+      (the same as drop_last=True) leaves them out, 'uneven' lets some ranks end earlier
+      (under DistributedDataParallel that needs its `join()`).
     - `randomness`: whether Python's, NumPy's and torch's generators are seeded for each
       sample, so that augmentation does not depend on who fetches it.
     - `converter`: called with each batch (or its `convert_batch` is) before it is delivered.
@@ -83,7 +90,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def __init__(
         self,
-        dataset: Dataset[Sample_co] | Any,
+        dataset: MapStyle[Sample_co],
         batch_size: int | None = 1,
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
@@ -126,6 +133,13 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             tail=tail,
             unknown=unknown,
         )
+        self._fetch = Fetcher(
+            dataset,
+            collate_fn=collate_fn,
+            converter=converter,
+            batched=batch_size is not None or batch_sampler is not None,
+            randomness=randomness,
+        )
         chosen = resolve_strategy(strategy, rank, world_size)
         drop_last = drop_last or tail == "drop"
         self._seed_is_given = seed is not None
@@ -143,7 +157,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         else:
             self._seed = chosen.choose_seed(generator) if seed is None else checked_seed(seed)
         super().__init__(
-            dataset,
+            dataset,  # type: ignore[arg-type]  # torch says Dataset and takes anything
             batch_size=batch_size,
             sampler=sampler,
             batch_sampler=batch_sampler,
@@ -164,13 +178,6 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._topology = chosen.topology() if self._own is None else self._own.topology
         self._num_samples = dataset_length(dataset)
         self._fingerprint = dataset_fingerprint(dataset)
-        self._fetch = Fetcher(
-            dataset,
-            collate_fn=collate_fn,
-            converter=converter,
-            batched=batch_size is not None or batch_sampler is not None,
-            randomness=randomness,
-        )
         self._tasks = self._make_tasks(tail)
         self._cursor = Cursor(self._tasks.fresh)
         self._sampler_epoch = 0
@@ -213,7 +220,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the current pass, or of the next one if none has begun."""
+        """The epoch that the state speaks of: delivered last, or loaded, or set."""
         return self._cursor.progress.epoch
 
     @property
@@ -332,7 +339,7 @@ def _agreeing(
 
 
 def create_resumable_dataloader(
-    dataset: Dataset[Sample_co] | Any,
+    dataset: MapStyle[Sample_co],
     batch_size: int | None = 1,
     shuffle: bool = False,
     **options: Any,

@@ -99,7 +99,13 @@ class PlannedTasks:
                 yield Task(indices[batch], positions[batch], stream, after)
 
     def end(self, progress: Progress) -> Progress:
-        return replace(progress, finished=True)
+        samples, batches = progress.samples_processed, progress.batches_processed
+        if self._plan.tail != "drop" and samples < self._plan.length:
+            # An uneven last step that this rank had no part in; the state is that of all.
+            samples, batches = self._plan.length, batches + 1
+        return replace(
+            progress, samples_processed=samples, batches_processed=batches, finished=True
+        )
 
     def num_batches(self) -> int:
         return self._plan.num_batches()
@@ -140,7 +146,7 @@ class SampledTasks:
 
     def restore(self, progress: Progress) -> None:
         if self._stateful is not None and progress.sampler is not None:
-            self._stateful.load_state_dict(copy.deepcopy(progress.sampler))
+            self._stateful.load_state_dict(copy.deepcopy(progress.sampler["state"]))
         elif self._generator is not None and progress.rng_state is not None:
             state = bytearray(base64.b64decode(progress.rng_state))
             self._generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
@@ -155,7 +161,8 @@ class SampledTasks:
                 progress,
                 samples_processed=drawn * world_size,
                 batches_processed=done,
-                sampler=self._sampler_state(),
+                # A short batch is the last one, and the sampler may have reset itself since.
+                sampler=self._sampler_state(ended=self._is_short(indices)),
             )
             # Interleaved, as ranks share an order: no two ranks have a sample's key in common.
             positions = np.arange(first, drawn, dtype=np.int64) * world_size + rank
@@ -176,9 +183,14 @@ class SampledTasks:
             return count
         return count // self._size if self._drop_last else -(-count // self._size)
 
-    def _sampler_state(self) -> Any:
+    def _sampler_state(self, *, ended: bool = False) -> dict[str, Any] | None:
+        if self._stateful is None:
+            return None
         # Copied, since a sampler may go on changing what it returned.
-        return None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
+        return {"state": copy.deepcopy(self._stateful.state_dict()), "ended": ended}
+
+    def _is_short(self, indices: Sequence[Any]) -> bool:
+        return not self._yields_batches and len(indices) < self._size
 
     def _generator_state(self) -> str | None:
         if self._generator is None or self._stateful is not None:
@@ -187,6 +199,8 @@ class SampledTasks:
 
     def _batches(self, progress: Progress, seed: int) -> Iterator[Sequence[Any]]:
         """Draw the indices of each batch, those already consumed left out."""
+        if progress.sampler is not None and progress.sampler["ended"]:
+            return
         isolated: AbstractContextManager[None] = nullcontext()
         skipped = 0
         if self._stateful is None:

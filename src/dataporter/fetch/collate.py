@@ -27,9 +27,9 @@ def collate(samples: Sequence[Any]) -> Any:
     if kind is torch.Tensor:
         return _stack(samples)
     if kind is int:
-        return _integers(samples)
+        return _numbers(samples, np.int64)
     if kind is float:
-        return _floats(samples)
+        return _numbers(samples, np.float64)
     if kind is tuple or kind is list:
         size = len(first)
         if all(len(sample) == size for sample in samples):
@@ -46,20 +46,14 @@ def _stack(tensors: Sequence[Any]) -> Any:
     return torch.stack(tuple(tensors))
 
 
-def _integers(numbers: Sequence[Any]) -> Any:
-    # NumPy reads a list of ints four times as fast, but has its own idea of a mixture.
-    if all(type(number) is int for number in numbers):
-        try:
-            return torch.from_numpy(np.array(numbers, dtype=np.int64))
-        except OverflowError:
-            pass  # past 64 bits: torch says so in its own words
-    return _left_to_torch(numbers)
-
-
-def _floats(numbers: Sequence[Any]) -> Any:
-    if all(type(number) is float for number in numbers):
-        return torch.from_numpy(np.array(numbers, dtype=np.float64))
-    return _left_to_torch(numbers)
+def _numbers(numbers: Sequence[Any], expected: type[np.generic]) -> Any:
+    # NumPy reads a list of numbers several times as fast, but has its own idea of a
+    # mixture and of what is too large: only what comes out as expected is taken from it.
+    try:
+        read = np.array(numbers)
+    except ValueError:
+        return _left_to_torch(numbers)
+    return torch.from_numpy(read) if read.dtype == expected else _left_to_torch(numbers)
 
 
 def _left_to_torch(samples: Sequence[Any]) -> Any:

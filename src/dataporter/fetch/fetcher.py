@@ -102,9 +102,9 @@ def _conversion(converter: Any) -> Callable[[Any], Any] | None:
 
 
 def _as_rows(indices: Sequence[Any] | NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Indices as an array, None where a sampler of the user's own yields something else."""
+    """Indices as an array, None where a sampler of the user's own yields anything else."""
     if isinstance(indices, np.ndarray):
         return indices
-    if all(type(index) is int for index in indices):
+    if all(type(index) is int and index >= 0 for index in indices):
         return np.array(indices, dtype=np.int64)
     return None

@@ -17,6 +17,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from dataporter.fetch.arrow import arrow_gather
 
+# Takes indices of at least 0.
 Gather: TypeAlias = Callable[[NDArray[np.int64]], Any]
 
 # Arrays of these kinds become the tensor that collating their rows would give.
@@ -53,19 +54,19 @@ def _is_inherited(dataset: object, base: type) -> bool:
 def _tensor_gather(tensor: torch.Tensor) -> Gather | None:
     if tensor.layout is not torch.strided or tensor.dim() == 0:
         return None
-    return lambda indices: tensor[torch.from_numpy(indices)]
+    return lambda indices: tensor.index_select(0, torch.from_numpy(indices))
 
 
 def _array_gather(array: NDArray[Any]) -> Gather | None:
     if array.dtype.kind not in _KINDS or not array.dtype.isnative or array.ndim == 0:
         return None
-    return lambda indices: torch.from_numpy(np.asarray(array[indices]))
+    return lambda indices: torch.from_numpy(np.asarray(array.take(indices, axis=0)))
 
 
 def _tensor_dataset_gather(dataset: TensorDataset) -> Gather | None:
     def gather(indices: NDArray[np.int64]) -> list[torch.Tensor]:
         rows = torch.from_numpy(indices)
-        return [tensor[rows] for tensor in dataset.tensors]
+        return [tensor.index_select(0, rows) for tensor in dataset.tensors]
 
     if any(type(t) is not torch.Tensor or t.layout is not torch.strided for t in dataset.tensors):
         return None

@@ -17,7 +17,8 @@ delivered. A load checks every identity field that would silently change the dat
     world_size         as saved; free to change, except with a sampler of the user's own
     rng_state          where a sampler of the user's own draws from a torch.Generator: that
                        generator's state at the start of the epoch, else None
-    sampler            only with a stateful sampler of the user's own: its state
+    sampler            only with a stateful sampler of the user's own: its state, and whether
+                       it had ended, since it may begin anew by itself
 
 Pure: nothing here knows a loader, a process or a file.
 """
@@ -44,7 +45,7 @@ class Progress:
     batches_processed: int = 0
     finished: bool = False
     rng_state: str | None = None
-    sampler: Any = None
+    sampler: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,10 @@ _is_seed: _Check = (
 )
 _is_flag: _Check = (lambda value: isinstance(value, bool), "True or False")
 _is_text: _Check = (lambda value: isinstance(value, str), "a string")
-_is_anything: _Check = (lambda _: True, "anything")
+_is_sampler: _Check = (
+    lambda value: isinstance(value, Mapping) and {"state", "ended"} <= value.keys(),
+    "a dict with 'state' and 'ended'",
+)
 
 
 def _or_none(check: _Check) -> _Check:
@@ -152,7 +156,7 @@ _CHECKS: dict[str, _Check] = {
     "batches_processed": _is_count,
     "finished": _is_flag,
     "rng_state": _or_none(_is_text),
-    "sampler": _is_anything,
+    "sampler": _or_none(_is_sampler),
     "seed": _is_seed,
     "shuffle": _is_flag,
     "order": _is_text,

@@ -1,0 +1,41 @@
+"""Measuring on a noisy machine: the same work, interleaved, medians, ratios.
+
+Contenders take turns, so that a slow second hits all of them; what counts is the ratio
+of their medians in one run, not a time that another run can be compared with.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+
+def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Run every contender once to warm up, then in turns; median seconds of each."""
+    for run in contenders.values():
+        run()
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(measured) for name, measured in times.items()}
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay rows out as a Markdown table with aligned columns."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(f'{cell:<{w}}' for cell, w in zip(cells, widths, strict=True))} |"
+
+    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    return "\n".join([f"\n## {title}\n", line(header), rule, *map(line, rows)])
+
+
+def count(number: int) -> str:
+    """Write a power of ten as one, any other number with separators."""
+    power = len(str(number)) - 1
+    return f"10^{power}" if number == 10**power else f"{number:,}"

@@ -1,0 +1,114 @@
+"""Delivery without workers against torch's loader, and what keeping the state costs."""
+
+from __future__ import annotations
+
+import platform
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from measure import interleaved, table
+from torch.utils.data import DataLoader, TensorDataset
+
+from dataporter import ResumableDataLoader
+
+ROUNDS = 9
+
+
+class TokenWindows:
+    """Windows of 256 tokens cut from one long array, as language models are trained on."""
+
+    def __init__(self, windows: int = 8192, length: int = 256) -> None:
+        rng = np.random.default_rng(0)
+        self._tokens = rng.integers(0, 50_000, windows * length, dtype=np.int32)
+        self._length = length
+
+    def __len__(self) -> int:
+        return len(self._tokens) // self._length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        start = index * self._length
+        return torch.from_numpy(self._tokens[start : start + self._length])
+
+
+class FiveFields:
+    """Dicts of five small fields: two vectors, two numbers, a label."""
+
+    def __init__(self, length: int = 8192) -> None:
+        self._features = torch.randn(length, 16)
+        self._mask = torch.ones(length, 16, dtype=torch.bool)
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {
+            "features": self._features[index],
+            "mask": self._mask[index],
+            "weight": index / 2,
+            "id": index,
+            "label": index % 10,
+        }
+
+
+def main() -> None:
+    """Print both tables."""
+    print(f"\n{platform.processor() or platform.machine()}, torch {torch.__version__}")
+    print(against_torch())
+    print(state_keeping())
+
+
+def against_torch() -> str:
+    """Whole shuffled epochs, this loader and torch's in turns."""
+    tensors = TensorDataset(torch.randn(65_536, 32), torch.randint(0, 10, (65_536,)))
+    rows = []
+    for name, dataset, batch_size, target in (
+        ("token windows (256 int32), batches of 64", TokenWindows(), 64, 1.0),
+        ("TensorDataset, batches of 256", tensors, 256, 20.0),
+        ("dicts of five fields, batches of 128", FiveFields(), 128, 1.3),
+    ):
+        loaders: dict[str, DataLoader[Any]] = {
+            "torch": DataLoader(dataset, batch_size, shuffle=True),  # type: ignore[arg-type]
+            "dataporter": ResumableDataLoader(dataset, batch_size, shuffle=True, seed=1),
+        }
+        epochs = {who: partial(_drain, loader) for who, loader in loaders.items()}
+        seconds = interleaved(epochs, ROUNDS)
+        samples = len(dataset)
+        rows.append(
+            (
+                name,
+                f"{samples / seconds['torch']:,.0f}",
+                f"{samples / seconds['dataporter']:,.0f}",
+                f"{seconds['torch'] / seconds['dataporter']:.2f}x",
+                f"{target:.1f}x",
+            )
+        )
+    header = ("without workers, samples/s", "torch", "dataporter", "ratio", "target")
+    return table("Throughput", header, rows)
+
+
+def state_keeping() -> str:
+    """Epochs with a state taken at every step, and without."""
+    loader = ResumableDataLoader(TokenWindows(), 64, shuffle=True, seed=1)
+
+    def with_states() -> None:
+        for _ in loader:
+            loader.state_dict()
+
+    def without() -> None:
+        _drain(loader)
+
+    seconds = interleaved({"never": without, "every step": with_states}, ROUNDS)
+    steps = len(loader)
+    rows = [(name, f"{spent / steps * 1e6:.1f} µs") for name, spent in seconds.items()]
+    return table("Cost of the state", ("state_dict() called", "time a step"), rows)
+
+
+def _drain(loader: DataLoader[Any]) -> None:
+    for _ in loader:
+        pass
+
+
+if __name__ == "__main__":
+    main()

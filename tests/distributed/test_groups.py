@@ -1,0 +1,127 @@
+"""Real gloo groups: automatic sharding, equal states, one seed, other world sizes."""
+
+import json
+import multiprocessing
+import queue
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support import Augmented, Ids, flat, one_pass, plain
+
+from dataporter import ResumableDataLoader, ResumableDistributedSampler, create_resumable_dataloader
+
+LENGTH = 60
+
+
+def on_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Run `work(rank, *arguments)` on every rank of a new gloo group; what each returned."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            context.Process(
+                target=_rank, args=(rank, world_size, folder, answers, work, arguments), daemon=True
+            )
+            for rank in range(world_size)
+        ]
+        for process in ranks:
+            process.start()
+        found = {}
+        try:
+            for _ in ranks:
+                rank, answer = answers.get(timeout=120)
+                found[rank] = json.loads(answer)
+        except queue.Empty:
+            codes = [process.exitcode for process in ranks]
+            pytest.fail(f"of {world_size} ranks only {sorted(found)} answered; exits {codes}")
+        finally:
+            for process in ranks:
+                process.join(timeout=30)
+                process.kill()
+    return [found[rank] for rank in range(world_size)]
+
+
+def _rank(rank, world_size, folder, answers, work, arguments):
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(Path(folder) / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    torch.manual_seed(1000 + rank)  # ranks agree on nothing by themselves
+    try:
+        answers.put((rank, json.dumps(work(rank, *arguments))))
+    finally:
+        dist.destroy_process_group()
+
+
+def deliver(_rank: int, state: dict | None, steps: int, options: dict) -> dict[str, Any]:
+    loader = ResumableDataLoader(Augmented(LENGTH), shuffle=True, **options)
+    if state is not None:
+        loader.load_state_dict(state)
+    batches = []
+    for batch in loader:
+        batches.append(plain(batch))
+        if len(batches) == steps:
+            break
+    return {"batches": batches, "state": loader.state_dict(), "length": len(loader)}
+
+
+def samples(answers: list[dict]) -> dict[int, list[float]]:
+    """Sample -> its augmentation, checked to be the same wherever it came twice."""
+    found: dict[int, list[float]] = {}
+    for ids, columns in flat(answer["batches"] for answer in answers):
+        for place, sample in enumerate(ids):
+            drawn = [column[place] for column in columns]
+            assert found.setdefault(sample, drawn) == drawn
+    return found
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 4), (4, 1)])
+def test_a_group_shares_the_epoch_and_another_group_finishes_it(before, after):
+    first = on_ranks(before, deliver, None, 3, {"batch_size": 4})
+    state = first[0]["state"]
+    assert all(answer["state"] == state for answer in first)
+    assert state["samples_processed"] == before * 4 * 3 == len(samples(first))
+    second = on_ranks(after, deliver, state, -1, {"batch_size": 5, "tail": "uneven"})
+    seen, rest = samples(first), samples(second)
+    assert not seen.keys() & rest.keys()
+    assert seen.keys() | rest.keys() == set(range(LENGTH))
+    # One process alone, with the seed that rank 0 drew, sees the same order and noise.
+    alone = ResumableDataLoader(Augmented(LENGTH), LENGTH, shuffle=True, seed=state["seed"])
+    assert {**seen, **rest} == samples([{"batches": one_pass(alone)}])
+
+
+def all_kinds(rank: int) -> dict[str, Any]:
+    world_size = dist.get_world_size()
+    made = {
+        "auto": ResumableDataLoader(Ids(12), 2, seed=1),
+        "distributed": create_resumable_dataloader(Ids(12), 2, strategy="distributed", seed=1),
+        "simple": ResumableDataLoader(Ids(12), 2, strategy="simple", seed=1),
+        "explicit": ResumableDataLoader(Ids(12), 2, rank=0, world_size=1, seed=1),
+        "document": create_resumable_dataloader(
+            Ids(12),
+            batch_size=2,
+            shuffle=True,
+            strategy="distributed",
+            rank=rank,
+            world_size=world_size,
+            drop_last=True,
+        ),
+        "sampler": ResumableDataLoader(Ids(12), 2, sampler=ResumableDistributedSampler(12)),
+    }
+    return {name: [one_pass(loader), loader.seed] for name, loader in made.items()}
+
+
+def test_strategies_under_a_group():
+    first, second = on_ranks(2, all_kinds)
+    for name in ("auto", "distributed", "sampler"):
+        assert flat(first[name][0]) == [0, 2, 4, 6, 8, 10]
+        assert flat(second[name][0]) == [1, 3, 5, 7, 9, 11]
+    for name in ("simple", "explicit"):
+        assert flat(first[name][0]) == flat(second[name][0]) == list(range(12))
+    assert first["document"][1] == second["document"][1]  # one seed, drawn by rank 0
+    both = flat(first["document"][0]) + flat(second["document"][0])
+    assert sorted(both) == list(range(12))

@@ -1,0 +1,123 @@
+"""The package as a whole: its surface, its rooms, and what importing it does."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dataporter
+
+SOURCE = Path(dataporter.__file__).parent
+ROOT = SOURCE.parents[1]
+
+# Top to bottom: a room imports only from rooms above it.
+ROOMS = [
+    "errors",
+    "order",
+    "utils",
+    "generators",
+    "randomness",
+    "samplers",
+    "strategies",
+    "fetch",
+    "tasks",
+    "engine",
+    "options",
+    "cursor",
+    "passes",
+    "resumable_dataloader",
+]
+
+
+def test_the_public_surface_is_this():
+    assert sorted(dataporter.__all__) == [
+        "DataPorterError",
+        "DataPorterWarning",
+        "NoSampleError",
+        "OptionError",
+        "OptionTypeError",
+        "ResumableDataLoader",
+        "ResumableDistributedSampler",
+        "ResumableSampler",
+        "StaleIteratorError",
+        "StateError",
+        "StateFormatError",
+        "StateMismatchError",
+        "StateMismatchWarning",
+        "StateVersionError",
+        "TopologyError",
+        "__version__",
+        "create_resumable_dataloader",
+        "sample_rng",
+    ]
+    assert all(hasattr(dataporter, name) for name in dataporter.__all__)
+
+
+def imports_of(path: Path) -> set[str]:
+    """The rooms that a file imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("dataporter.")}
+    return found
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def test_a_room_imports_only_from_rooms_above_it():
+    files = [path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"]
+    assert {room_of(path) for path in files} == set(ROOMS)
+    for path in files:
+        allowed = ROOMS[: ROOMS.index(room_of(path)) + 1]
+        assert imports_of(path) <= set(allowed), path
+
+
+def test_the_order_knows_no_torch():
+    for path in (SOURCE / "order").glob("*.py"):
+        assert not re.search(r"^\s*(import|from) torch", path.read_text(), re.MULTILINE), path
+
+
+def test_every_file_has_its_line_in_the_architecture_and_says_what_it_is_for():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for path in SOURCE.rglob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path
+        if path.name != "__init__.py":
+            assert path.name in text, path
+
+
+IMPORT = """
+import random, sys
+import numpy, torch, torch.utils.data
+def fingerprint():
+    return {
+        (module, name): id(value)
+        for module in ("torch", "torch.utils.data", "torch.utils.data.dataloader",
+                       "torch.utils.data.sampler", "numpy.random", "random")
+        for name, value in vars(sys.modules[module]).items()
+    } | {("class", name): id(value) for cls in (torch.utils.data.DataLoader,
+        torch.utils.data.RandomSampler, torch.utils.data.BatchSampler, torch.Generator)
+        for name, value in vars(cls).items()}
+state = torch.get_rng_state(), random.getstate(), str(numpy.random.get_state())
+before, modules = fingerprint(), set(sys.modules)
+import dataporter
+assert fingerprint() == before, set(fingerprint().items()) ^ set(before.items())
+after = torch.get_rng_state(), random.getstate(), str(numpy.random.get_state())
+assert torch.equal(after[0], state[0]) and after[1:] == state[1:]
+print(" ".join(sorted(m.split(".")[0] for m in set(sys.modules) - modules)))
+"""
+
+
+def test_importing_the_package_changes_nothing_in_torch_and_brings_no_framework():
+    answer = subprocess.run(
+        [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    brought = set(answer.stdout.split())
+    assert not brought & {"datasets", "pyarrow", "lightning", "accelerate", "transformers"}

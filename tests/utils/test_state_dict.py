@@ -1,0 +1,198 @@
+"""States that are not what they should be: a clear error, and nothing half loaded."""
+
+import copy
+import json
+
+import pytest
+from support import Ids, one_pass, plain
+
+from dataporter import (
+    DataPorterError,
+    ResumableDataLoader,
+    StateError,
+    StateFormatError,
+    StateMismatchError,
+    StateMismatchWarning,
+    StateVersionError,
+)
+
+
+def make(length: int = 10, **options) -> ResumableDataLoader:
+    return ResumableDataLoader(Ids(length), 3, **{"shuffle": True, "seed": 1, **options})
+
+
+def state_after(batches: int, **options) -> dict:
+    loader = make(**options)
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    return loader.state_dict()
+
+
+GOOD = state_after(2)
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "words"),
+    [
+        ({}, StateFormatError, ["no 'version'"]),
+        (None, StateFormatError, ["NoneType"]),
+        ([GOOD], StateFormatError, ["list"]),
+        ("state", StateFormatError, ["str"]),
+        ({"model": 1, "dataloader": GOOD}, StateFormatError, ["dataloader, model"]),
+        ({**GOOD, "version": 2}, StateVersionError, ["version 2", "up to 1"]),
+        ({**GOOD, "version": 0}, StateFormatError, ["0"]),
+        ({**GOOD, "version": "1"}, StateFormatError, ["version", "'1'"]),
+        ({**GOOD, "epoch": -1}, StateFormatError, ["epoch", "-1"]),
+        ({**GOOD, "epoch": 1.0}, StateFormatError, ["epoch", "float 1.0"]),
+        ({**GOOD, "epoch": True}, StateFormatError, ["epoch", "bool"]),
+        ({**GOOD, "samples_processed": "6"}, StateFormatError, ["samples_processed", "'6'"]),
+        ({**GOOD, "samples_processed": -3}, StateFormatError, ["samples_processed", "-3"]),
+        ({**GOOD, "batches_processed": None}, StateFormatError, ["batches_processed"]),
+        ({**GOOD, "finished": 1}, StateFormatError, ["finished", "True or False"]),
+        ({**GOOD, "seed": 2**64}, StateFormatError, ["seed", "2**64"]),
+        ({**GOOD, "world_size": 0}, StateFormatError, ["world_size"]),
+        ({**GOOD, "rng_state": 5}, StateFormatError, ["rng_state"]),
+        ({**GOOD, "sampler": 5}, StateFormatError, ["sampler"]),
+        ({k: v for k, v in GOOD.items() if k != "seed"}, StateFormatError, ["no 'seed'"]),
+        ({**GOOD, "samples_processed": 11}, StateMismatchError, ["past the end", "11", "10"]),
+        ({**GOOD, "num_samples": 50_000}, StateMismatchError, ["50,000", "10 samples"]),
+        ({**GOOD, "shuffle": False}, StateMismatchError, ["shuffle=False", "shuffle=True"]),
+        ({**GOOD, "seed": 2}, StateMismatchError, ["seed=2", "seed=1"]),
+        ({**GOOD, "order": "shuffled-0"}, StateMismatchError, ["shuffled-0", "shuffled-1"]),
+    ],
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_a_wrong_state_is_refused_in_words_and_changes_nothing(state, error, words, live):
+    loader = make()
+    iterator = iter(loader)
+    if live:
+        next(iterator)
+    before, kept = loader.state_dict(), copy.deepcopy(state)
+    with pytest.raises(error) as raised:
+        loader.load_state_dict(state)
+    assert isinstance(raised.value, StateError | ValueError)
+    assert isinstance(raised.value, DataPorterError)
+    for word in words:
+        assert word in str(raised.value)
+    assert loader.state_dict() == before
+    assert state == kept
+    assert [plain(batch) for batch in iterator] == one_pass(make())[1 if live else 0 :]
+
+
+def test_every_mismatch_is_named_at_once():
+    with pytest.raises(StateMismatchError) as raised:
+        make(11, seed=2, shuffle=False).load_state_dict(GOOD)
+    for name in ("num_samples", "shuffle", "seed"):
+        assert f"{name} changed" in str(raised.value)
+
+
+def test_a_shrunken_dataset_is_refused_or_continued_with_a_warning():
+    with pytest.raises(StateMismatchError, match=r"10 samples.*has 9 samples.*strict=False"):
+        make(9).load_state_dict(GOOD)
+    loader = make(9)
+    with pytest.warns(StateMismatchWarning, match="num_samples changed"):
+        loader.load_state_dict(GOOD, strict=False)
+    assert one_pass(loader) == one_pass(make(9))[2:]
+
+
+def test_a_dataset_that_shrank_below_the_position_has_nothing_left_when_not_strict():
+    loader = make(4)
+    with pytest.warns(StateMismatchWarning):
+        loader.load_state_dict(GOOD, strict=False)
+    assert one_pass(loader) == []
+    assert len(one_pass(loader)) == 2
+
+
+def test_strict_false_still_refuses_what_is_not_a_state():
+    with pytest.raises(StateFormatError):
+        make().load_state_dict({}, strict=False)
+
+
+def test_a_warning_that_is_an_error_leaves_the_loader_as_it_was():
+    loader = make(9)
+    before = loader.state_dict()
+    with pytest.raises(StateMismatchWarning):
+        loader.load_state_dict(GOOD, strict=False)
+    assert loader.state_dict() == before
+
+
+def test_without_a_seed_of_its_own_a_loader_takes_the_states():
+    loader = make(seed=None)
+    loader.load_state_dict(GOOD)
+    assert loader.seed == 1
+    assert one_pass(loader) == one_pass(make())[2:]
+
+
+class Versioned(Ids):
+    def __init__(self, length: int, version: str) -> None:
+        super().__init__(length)
+        self.version = version
+
+    def fingerprint(self) -> str:
+        return self.version
+
+
+def test_data_of_equal_length_but_another_fingerprint_is_refused():
+    first = ResumableDataLoader(Versioned(10, "v1"), 3, seed=1)
+    same, other = (ResumableDataLoader(Versioned(10, v), 3, seed=1) for v in ("v1", "v2"))
+    same.load_state_dict(first.state_dict())
+    with pytest.raises(StateMismatchError, match=r"'v1'.*'v2'"):
+        other.load_state_dict(first.state_dict())
+
+
+def test_hugging_face_datasets_and_subsets_are_told_apart():
+    import torch
+    from datasets import Dataset
+    from torch.utils.data import Subset, random_split
+
+    data = Dataset.from_dict({"x": list(range(10))})
+    changed = data.map(lambda row: {"x": row["x"] + 1})
+    state = ResumableDataLoader(data, 3, seed=1).state_dict()
+    ResumableDataLoader(data, 3, seed=1).load_state_dict(json.loads(json.dumps(state)))
+    with pytest.raises(StateMismatchError, match="fingerprint"):
+        ResumableDataLoader(changed, 3, seed=1).load_state_dict(state)
+
+    def split(seed: int) -> Subset:
+        return random_split(Ids(10), [8, 2], torch.Generator().manual_seed(seed))[0]
+
+    state = ResumableDataLoader(split(1), 3, seed=1).state_dict()
+    ResumableDataLoader(split(1), 3, seed=1).load_state_dict(state)
+    with pytest.raises(StateMismatchError, match="fingerprint"):
+        ResumableDataLoader(split(2), 3, seed=1).load_state_dict(state)
+
+
+def test_a_sampler_of_the_users_own_refuses_another_world_size_and_another_class():
+    def loader(world_size: int, sampler) -> ResumableDataLoader:
+        return ResumableDataLoader(
+            Ids(10), 3, sampler=sampler, seed=1, rank=0, world_size=world_size
+        )
+
+    state = loader(2, range(5)).state_dict()
+    loader(2, range(5)).load_state_dict(state)
+    with pytest.raises(StateMismatchError, match="2 ranks, this run has 3"):
+        loader(3, range(5)).load_state_dict(state)
+    with pytest.raises(StateMismatchError, match=r"sampler range.*sampler list"):
+        loader(2, [1, 2]).load_state_dict(state)
+
+
+def test_a_sampler_that_refuses_its_state_leaves_the_loader_as_it_was():
+    class Refusing:
+        def __iter__(self):
+            return iter(range(10))
+
+        def state_dict(self) -> dict:
+            return {}
+
+        def load_state_dict(self, _state: dict) -> None:
+            raise RuntimeError("not this one")
+
+    loader = ResumableDataLoader(Ids(10), 3, sampler=Refusing(), seed=1)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    fresh = ResumableDataLoader(Ids(10), 3, sampler=Refusing(), seed=1)
+    before = fresh.state_dict()
+    with pytest.raises(RuntimeError, match="not this one"):
+        fresh.load_state_dict(state)
+    assert fresh.state_dict() == before
