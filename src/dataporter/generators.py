@@ -71,6 +71,7 @@ def seed_all(key: int) -> None:
     random.seed(key)
     # NumPy's fast seeding takes 32 bits; the longer form costs five times as much.
     np.random.seed(key >> 32)
+    _note_that_nothing_waits()
     torch.default_generator.manual_seed(key)
 
 
@@ -133,18 +134,29 @@ _NUMPY_IS_UNDERSTOOD = _numpy_is_understood()
 _nothing_waits_at = b""
 
 
-def _capture_numpy() -> _NumpyState:
+def _note_that_nothing_waits() -> None:
     global _nothing_waits_at  # noqa: PLW0603  a cache of one value for the one global generator
+    _nothing_waits_at = _numpy_generator_memory() or b""
+
+
+def _numpy_generator_memory() -> bytes | None:
+    """The memory of NumPy's global generator, None where it is not understood."""
     bit_generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # not in its stubs
     if not _NUMPY_IS_UNDERSTOOD or type(bit_generator) is not np.random.MT19937:
+        return None
+    return _numpy_memory(bit_generator).raw
+
+
+def _capture_numpy() -> _NumpyState:
+    memory = _numpy_generator_memory()
+    if memory is None:
         return pickle.dumps(np.random.get_state(legacy=False))
-    memory = _numpy_memory(bit_generator).raw
     if memory == _nothing_waits_at:
         return memory, None
     known = np.random.get_state(legacy=False)
     if known["has_gauss"]:
         return memory, float(known["gauss"])
-    _nothing_waits_at = memory
+    _note_that_nothing_waits()
     return memory, None
 
 

@@ -51,19 +51,27 @@ class Stream:
         return int(mix(self._batch, positions[:1])[0]) if len(positions) else self._batch
 
 
-class _Current(threading.local):
-    """The sample that this thread is fetching."""
+class _Current:
+    """The sample that a thread is fetching."""
 
-    key: int | None = None
-    generator: np.random.Generator | None = None
-    asked: bool = False
+    __slots__ = ("asked", "generator", "key")
+
+    def __init__(self) -> None:
+        self.key: int | None = None
+        self.generator: np.random.Generator | None = None
+        self.asked = False
 
     def enter(self, key: int | None) -> None:
         self.key = key
         self.generator = None
 
 
-_current = _Current()
+class _Threads(threading.local):
+    def __init__(self) -> None:
+        self.current = _Current()
+
+
+_threads = _Threads()
 
 # The key while a batch is fetched as a whole: whoever asks for it then is told apart later.
 _NO_SAMPLE = 0
@@ -87,7 +95,7 @@ def sample_rng() -> np.random.Generator:
     >>> first.tolist() == again.tolist()
     True
     """
-    current = _current
+    current = _threads.current
     current.asked = True
     if current.generator is None:
         if current.key is None:
@@ -136,75 +144,101 @@ class LazySeeding:
         `whole` does all arguments in one call, for those who offer it; it is used only
         while nothing is drawn, since within it there is no telling the samples apart.
         """
+        current = _threads.current
         if not self._seeds_globals:
-            return _unseeded(each, arguments, keys, whole)
+            with _left_when_done(current):
+                return whole(arguments) if whole else _keyed(current, each, arguments, keys())
         if self._level is None:
             if whole is None:
-                return self._first(each, arguments, keys())
+                return self._first(current, each, arguments, keys())
             self._level = _Level.NOTHING
         while self._level < _Level.SEEDED:
-            watch = _Watch()
+            watch = _Watch(current)
             try:
                 if self._level is _Level.KEYED:
-                    results = [_keyed(each, *pair) for pair in zip(arguments, keys(), strict=True)]
+                    results = _keyed(current, each, arguments, keys())
                 else:
-                    _current.enter(_NO_SAMPLE)
+                    current.enter(_NO_SAMPLE)
                     results = whole(arguments) if whole else [each(a) for a in arguments]
             except Exception:
                 # With other random numbers it may not have failed: only a run without
                 # draws, or one with the right numbers, may speak for the dataset.
-                if not watch.saw_more_than(self._level):
+                if watch.seen() <= self._level:
                     raise
             else:
-                if not watch.saw_more_than(self._level):
+                if watch.seen() <= self._level:
                     return results
             finally:
-                _current.enter(None)
+                current.enter(None)
             self._level = watch.seen()
             watch.put_back()
-        with _caller_undisturbed():
-            return [_seeded(each, *pair) for pair in zip(arguments, keys(), strict=True)]
+        with _left_when_done(current), _caller_undisturbed():
+            return _keyed(current, each, arguments, keys(), seeds=True)
 
     def _first(
         self,
+        current: _Current,
         each: Callable[[Argument], Result],
         arguments: Sequence[Argument],
         keys: Sequence[int],
     ) -> list[Result]:
-        results, need = [], _Level.NOTHING
-        with _caller_undisturbed():
+        results: list[Result] = []
+        need = _Level.NOTHING
+        with _left_when_done(current), _caller_undisturbed():
             for argument, key in zip(arguments, keys, strict=True):
-                if need is _Level.SEEDED:
-                    results.append(_seeded(each, argument, key))
-                    continue
                 seed_all(key)
-                watch = _Watch()
-                results.append(_keyed(each, argument, key))
-                need = max(need, watch.seen())
+                watch = _Watch(current) if need is not _Level.SEEDED else None
+                results += _keyed(current, each, [argument], [key])
+                need = max(need, watch.seen()) if watch else need
         self._level = need
         return results
+
+
+def _keyed(
+    current: _Current,
+    each: Callable[[Argument], Result],
+    arguments: Sequence[Argument],
+    keys: Sequence[int],
+    *,
+    seeds: bool = False,
+) -> list[Result]:
+    """Apply `each` one by one, `current` knowing the key, the globals seeded if asked for."""
+    results = []
+    for argument, key in zip(arguments, keys, strict=True):
+        if seeds:
+            seed_all(key)
+        current.key = key
+        current.generator = None
+        results.append(each(argument))
+    return results
 
 
 class _Watch:
     """Looks whether random numbers are drawn from here on."""
 
-    __slots__ = ("_before",)
+    __slots__ = ("_before", "_current")
 
-    def __init__(self) -> None:
+    def __init__(self, current: _Current) -> None:
+        self._current = current
+        current.asked = False
         self._before = capture()
-        _current.asked = False
 
     def seen(self) -> _Level:
         """What was drawn from."""
         if capture() != self._before:
             return _Level.SEEDED
-        return _Level.KEYED if _current.asked else _Level.NOTHING
-
-    def saw_more_than(self, level: _Level) -> bool:
-        return self.seen() > level
+        return _Level.KEYED if self._current.asked else _Level.NOTHING
 
     def put_back(self) -> None:
         restore(self._before)
+
+
+@contextmanager
+def _left_when_done(current: _Current) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        current.enter(None)
 
 
 @contextmanager
@@ -214,28 +248,3 @@ def _caller_undisturbed() -> Iterator[None]:
         yield
     finally:
         restore(before)
-        _current.enter(None)
-
-
-def _unseeded(
-    each: Callable[[Argument], Result],
-    arguments: Sequence[Argument],
-    keys: Callable[[], Sequence[int]],
-    whole: Callable[[Sequence[Argument]], list[Result]] | None,
-) -> list[Result]:
-    if whole is not None:
-        return whole(arguments)
-    try:
-        return [_keyed(each, *pair) for pair in zip(arguments, keys(), strict=True)]
-    finally:
-        _current.enter(None)
-
-
-def _keyed(each: Callable[[Argument], Result], argument: Argument, key: int) -> Result:
-    _current.enter(key)
-    return each(argument)
-
-
-def _seeded(each: Callable[[Argument], Result], argument: Argument, key: int) -> Result:
-    seed_all(key)
-    return _keyed(each, argument, key)

@@ -16,7 +16,10 @@ def run_inline(
     tasks: Iterator[Task], fetch: Fetcher, *, pin_memory: bool = False
 ) -> Iterator[tuple[Task, Any]]:
     """Yield every task with its batch, page-locked if asked for and a device is there."""
-    pins = pin_memory and torch.accelerator.is_available()
-    for task in tasks:
-        batch = fetch(task.indices, task.positions, task.stream)
-        yield task, pinned(batch) if pins else batch
+    # No batch is held in a variable here: it is the caller's alone, to keep or to free.
+    if pin_memory and torch.accelerator.is_available():
+        for task in tasks:
+            yield task, pinned(fetch(task.indices, task.positions, task.stream))
+    else:
+        for task in tasks:
+            yield task, fetch(task.indices, task.positions, task.stream)

@@ -7,6 +7,7 @@ and types that somebody registered with torch included, is left to torch's own f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def collate(samples: Sequence[Any]) -> Any:
     first = samples[0]
     kind = type(first)
     if kind is dict:
-        return {name: collate([sample[name] for sample in samples]) for name in first}
+        return {name: collate(list(map(itemgetter(name), samples))) for name in first}
     if kind is torch.Tensor:
         return _stack(samples)
     if kind is int:
@@ -43,7 +44,7 @@ def _stack(tensors: Sequence[Any]) -> Any:
     # Only the first is looked at: a mixture is torch's to judge, as in default_collate.
     if tensors[0].layout is not torch.strided or tensors[0].is_nested:
         return _left_to_torch(tensors)
-    return torch.stack(tuple(tensors))
+    return torch.stack(tensors)  # type: ignore[arg-type]  # it takes any sequence
 
 
 def _numbers(numbers: Sequence[Any], expected: type[np.generic]) -> Any:

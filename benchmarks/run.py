@@ -1,0 +1,18 @@
+"""`make bench`: all tables, in one run."""
+
+from __future__ import annotations
+
+import order
+import resume
+import throughput
+
+
+def main() -> None:
+    """Print every table."""
+    order.main()
+    resume.main()
+    throughput.main()
+
+
+if __name__ == "__main__":
+    main()
