@@ -151,8 +151,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             self._own = sampler = chosen.create_sampler(
                 _length_of(dataset),
                 shuffle=shuffle,
-                seed=chosen.choose_seed(generator) if seed is None else seed,
+                seed=seed,
                 tail=tail or ("drop" if drop_last else "pad"),
+                generator=generator,
             )
         else:
             self._seed = chosen.choose_seed(generator) if seed is None else checked_seed(seed)

@@ -165,14 +165,19 @@ class ResumableSampler(Sampler[int]):
                     f"{present!r}. Build the sampler over the same data with the same options."
                 )
                 raise StateMismatchError(msg)
-        position = state["samples_processed"]
-        if not isinstance(position, int) or not 0 <= position <= self._order.length:
-            msg = (
-                f"samples_processed must be an int in [0, {self._order.length}], "
-                f"found {position!r}."
-            )
+        position, length = state["samples_processed"], self._order.length
+        if (
+            isinstance(position, bool)
+            or not isinstance(position, int)
+            or not 0 <= position <= length
+        ):
+            msg = f"samples_processed must be an int in [0, {length}], found {position!r}."
             raise StateFormatError(msg)
-        seed, epoch = checked_seed(state["seed"]), checked_epoch(state["epoch"])
+        try:
+            seed, epoch = checked_seed(state["seed"]), checked_epoch(state["epoch"])
+        except (OptionError, OptionTypeError) as error:
+            msg = f"the state was changed or damaged after state_dict() returned it: {error}"
+            raise StateFormatError(msg) from error
         if self.seed_is_given and seed != self.seed:
             msg = (
                 f"seed changed: the state was saved with seed={seed}, this sampler has "
@@ -258,6 +263,9 @@ def _make_order(
             msg = f"num_samples={num_samples} needs weights: without them an epoch is the data."
             raise OptionError(msg)
         return ShuffledOrder(length, seed) if shuffle else SequentialOrder(length, seed)
+    if num_samples is not None and (isinstance(num_samples, bool) or num_samples < 0):
+        msg = f"num_samples must be an int of at least 0, found {num_samples!r}."
+        raise OptionError(msg)
     if shuffle:
         msg = "weights and shuffle=True exclude each other: a weighted order is random already."
         raise OptionError(msg)

@@ -66,7 +66,7 @@ def test_the_demo_fails_where_samples_have_no_random_numbers_of_their_own(tmp_pa
     source = DEMO.read_text()
     script = tmp_path / "sabotaged.py"
     for found, replacement in (
-        ("shuffle=True, seed=7\n", "shuffle=True, seed=7, randomness=False\n"),
+        ("shuffle=True, seed=7)", "shuffle=True, seed=7, randomness=False)"),
         ("SAMPLES = 2048\n", "SAMPLES = 1024\n"),  # sooner done
     ):
         assert source.count(found) == 1

@@ -24,9 +24,12 @@ def arrow_gather(dataset: Any) -> Callable[[NDArray[np.int64]], Any] | None:
     datasets = sys.modules.get("datasets")
     if datasets is None or not isinstance(dataset, datasets.Dataset):
         return None
-    if type(dataset) is not datasets.Dataset or dataset.format["type"] is not None:
+    layout = dataset.format
+    if type(dataset) is not datasets.Dataset or layout["type"] is not None:
         return None
-    columns: list[str] = dataset.format["columns"]
+    if layout["output_all_columns"]:
+        return None
+    columns: list[str] = layout["columns"]
     plain = {name: dataset.features[name] for name in columns}
     if not columns or not all(isinstance(f, datasets.Value) for f in plain.values()):
         return _column_gather(dataset)

@@ -1,7 +1,8 @@
 """Default collation: what torch's `default_collate` returns, sooner for common samples.
 
 Dicts, tuples and lists of tensors and numbers are taken apart here; all else, subclasses
-and types that somebody registered with torch included, is left to torch's own function.
+of these and types that somebody registered with torch included, is left to torch's own
+function. What somebody registers with torch for these very types is not looked at.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Fetcher:
         self._batched = batched
         self._fetching = LazySeeding(seeds_globals=randomness)
         self._finishing = LazySeeding(seeds_globals=randomness)
-        is_default = collate_fn in (None, default_collate, default_convert)
+        is_default = collate_fn in (None, default_collate if batched else default_convert)
         if collate_fn is None or is_default:
             collate_fn = collate if batched else default_convert
         self._collate = collate_fn

@@ -22,6 +22,7 @@ Gather: TypeAlias = Callable[[NDArray[np.int64]], Any]
 
 # Arrays of these kinds become the tensor that collating their rows would give.
 _KINDS = "biufc"
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def gather_for(dataset: Any) -> Gather | None:
@@ -51,10 +52,15 @@ def _is_inherited(dataset: object, base: type) -> bool:
     )
 
 
+def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    # The faster way does not know every dtype.
+    return tensor[rows] if tensor.dtype in _UNSIGNED else tensor.index_select(0, rows)
+
+
 def _tensor_gather(tensor: torch.Tensor) -> Gather | None:
     if tensor.layout is not torch.strided or tensor.dim() == 0:
         return None
-    return lambda indices: tensor.index_select(0, torch.from_numpy(indices))
+    return lambda indices: _rows(tensor, torch.from_numpy(indices))
 
 
 def _array_gather(array: NDArray[Any]) -> Gather | None:
@@ -66,7 +72,7 @@ def _array_gather(array: NDArray[Any]) -> Gather | None:
 def _tensor_dataset_gather(dataset: TensorDataset) -> Gather | None:
     def gather(indices: NDArray[np.int64]) -> list[torch.Tensor]:
         rows = torch.from_numpy(indices)
-        return [tensor.index_select(0, rows) for tensor in dataset.tensors]
+        return [_rows(tensor, rows) for tensor in dataset.tensors]
 
     if any(type(t) is not torch.Tensor or t.layout is not torch.strided for t in dataset.tensors):
         return None
@@ -83,7 +89,19 @@ def _subset_gather(subset: Subset[Any]) -> Gather | None:
         if isinstance(chosen, torch.Tensor):
             chosen = chosen.numpy()
         if isinstance(chosen, np.ndarray):
-            return inner(chosen[indices].astype(np.int64, copy=False))
-        return inner(np.array([chosen[index] for index in indices.tolist()], dtype=np.int64))
+            rows = chosen[indices].astype(np.int64, copy=False)
+        else:
+            rows = np.array([chosen[index] for index in indices.tolist()], dtype=np.int64)
+        return inner(_from_the_front(rows, len(subset.dataset)))  # type: ignore[arg-type]  # it has a length
 
     return gather
+
+
+def _from_the_front(rows: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    """Count from the front what a list would count from the back."""
+    if rows.size == 0 or rows.min() >= 0:
+        return rows
+    if rows.min() < -length:
+        msg = f"index {rows.min()} is out of range for {length} samples"
+        raise IndexError(msg)
+    return np.where(rows < 0, rows + length, rows)

@@ -119,7 +119,7 @@ class WeightedOrder:
         checked = _checked_weights(weights, length, replacement=replacement)
         digest = hashlib.blake2b(checked.tobytes(), digest_size=8).hexdigest()
         kind = "with" if replacement else "without"
-        cumulated = np.cumsum(checked)
+        cumulated = np.cumsum(checked / checked.max())
         for name, value in (
             ("weights", checked),
             ("length", length),
@@ -150,7 +150,8 @@ def _waiting_order(order: WeightedOrder, epoch: int) -> NDArray[np.int64]:
     counters = np.arange(len(order.weights), dtype=np.int64)
     drawn = uniform(key_as_int("weighted", order.seed, epoch), counters)
     with np.errstate(divide="ignore"):  # a weight of 0 waits forever
-        waits = -np.log(drawn) / order.weights
+        # Compared as logarithms: the quotient itself may be too large for a float.
+        waits = np.log(-np.log(drawn)) - np.log(order.weights)
     return np.argsort(waits, kind="stable")[: order.length].astype(np.int64)
 
 

@@ -69,20 +69,24 @@ class ResumptionStrategy:
         shuffle: bool = False,
         seed: int | None = None,
         tail: Tail = "pad",
+        generator: torch.Generator | None = None,
     ) -> ResumableSampler:
         """Make the sampler of this rank: shared if there are several, else plain."""
         topology = self.topology()
-        seed = self.choose_seed() if seed is None else seed
+        chosen = self.choose_seed(generator) if seed is None else seed
         if topology.world_size == 1:
-            return ResumableSampler(data, shuffle=shuffle, seed=seed)
-        return ResumableDistributedSampler(
-            data,
-            num_replicas=topology.world_size,
-            rank=topology.rank,
-            shuffle=shuffle,
-            seed=seed,
-            tail=tail,
-        )
+            sampler = ResumableSampler(data, shuffle=shuffle, seed=chosen)
+        else:
+            sampler = ResumableDistributedSampler(
+                data,
+                num_replicas=topology.world_size,
+                rank=topology.rank,
+                shuffle=shuffle,
+                seed=chosen,
+                tail=tail,
+            )
+        sampler.seed_is_given = seed is not None
+        return sampler
 
     def locate(self, epoch: int, samples: int, length: int) -> tuple[int, int]:
         """Turn a count of samples since the start of `epoch` into an epoch and a position.

@@ -1,0 +1,251 @@
+import pickle
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from sameness import assert_same, assert_same_batches, outcome
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
+
+from dataporter import OptionTypeError, ResumableDataLoader
+from dataporter.fetch import Fetcher
+from dataporter.randomness import Stream
+
+
+class Squares(Sequence):
+    """Sample i is i squared; keeps a record of what it was asked for."""
+
+    def __init__(self, length=7):
+        self.length = length
+        self.asked = []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        return index**2
+
+
+class SquaresAtOnce(Squares):
+    def __getitems__(self, indices):
+        self.asked.append(list(indices))
+        return [index**2 for index in indices]
+
+
+class NoisyAtOnce(SquaresAtOnce):
+    """Draws random numbers, one after another."""
+
+    def __getitem__(self, index):
+        return index + random.random()
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def assert_as_torch(dataset, **options):
+    assert_same_batches(ResumableDataLoader(dataset, **options), DataLoader(dataset, **options))
+
+
+# How samples are asked for
+
+
+def test_samples_are_asked_for_one_by_one_with_plain_ints():
+    dataset = Squares(4)
+    batches = [batch.tolist() for batch in ResumableDataLoader(dataset, batch_size=3)]
+    assert batches == [[0, 1, 4], [9]]
+    assert dataset.asked == [0, 1, 2, 3]
+    assert all(type(index) is int for index in dataset.asked)
+
+
+def test_a_dataset_that_offers_getitems_is_asked_for_whole_batches():
+    dataset = SquaresAtOnce(4)
+    batches = [batch.tolist() for batch in ResumableDataLoader(dataset, batch_size=3)]
+    assert batches == [[0, 1, 4], [9]]
+    assert dataset.asked == [[0, 1, 2], [3]]
+    assert all(type(index) is int for batch in dataset.asked for index in batch)
+
+
+def test_getitems_is_not_used_where_single_samples_are_delivered():
+    dataset = SquaresAtOnce(3)
+    assert list(ResumableDataLoader(dataset, batch_size=None)) == [0, 1, 4]
+    assert dataset.asked == [0, 1, 2]
+
+
+def test_getitems_that_is_none_is_passed_over():
+    dataset = Squares(4)
+    dataset.__getitems__ = None
+    assert_as_torch(dataset, batch_size=3)
+
+
+def test_samples_that_getitems_draws_have_random_numbers_of_their_own():
+    whole = next(iter(ResumableDataLoader(NoisyAtOnce(6), batch_size=6, seed=1)))
+    halves = torch.cat(list(ResumableDataLoader(NoisyAtOnce(6), batch_size=3, seed=1)))
+    assert whole.tolist() == halves.tolist()
+    assert len({sample % 1 for sample in whole.tolist()}) == 6
+
+
+# Collation
+
+
+def test_a_collate_function_gets_the_list_of_samples():
+    seen = []
+
+    def record(samples):
+        seen.append(samples)
+        return len(samples)
+
+    assert list(ResumableDataLoader(Squares(4), batch_size=3, collate_fn=record)) == [3, 1]
+    assert seen == [[0, 1, 4], [9]]
+    assert all(type(samples) is list for samples in seen)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [torch.arange(8).reshape(4, 2), np.arange(4), TensorDataset(torch.arange(4), torch.eye(4))],
+    ids=["tensor", "array", "TensorDataset"],
+)
+def test_a_collate_function_gets_samples_of_datasets_that_could_be_gathered(dataset):
+    def listed(samples):
+        assert type(samples) is list
+        return samples
+
+    assert_as_torch(dataset, batch_size=3, collate_fn=listed)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+@pytest.mark.parametrize("collate_fn", [None, default_collate, default_convert])
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        [(1, 2), (3, 4), (5, 6), (7, 8)],
+        [(1, np.arange(2)), (2, np.arange(2)), (3, np.arange(2)), (4, np.arange(2))],
+        torch.arange(8).reshape(4, 2),
+        np.arange(8).reshape(4, 2),
+        TensorDataset(torch.arange(4), torch.arange(4)),
+    ],
+    ids=["pairs", "tuples", "tensor", "array", "TensorDataset"],
+)
+def test_torchs_own_functions_do_what_they_do_in_torch(dataset, collate_fn, batch_size):
+    # A tensor is not a list of samples, for instance: default_collate refuses a single one.
+    ours, theirs = (
+        outcome(list, loader(dataset, batch_size=batch_size, collate_fn=collate_fn))
+        for loader in (ResumableDataLoader, DataLoader)
+    )
+    assert_same(ours, theirs)
+
+
+# Single samples
+
+SAMPLES = {
+    "ints": [1, 2, 3],
+    "strings": ["a", "b"],
+    "arrays": [np.arange(2), np.arange(3.0)],
+    "NumPy numbers": [np.float32(1), np.int8(2)],
+    "tuples": [(1, np.ones(2)), ("a", "b")],
+    "lists": [[1, np.ones(2)]],
+    "dicts": [{"x": np.ones(2), "y": "a"}, {"z": None}],
+    "tensors": [torch.ones(2), torch.ones(3)],
+    "None": [None, None],
+}
+
+
+@pytest.mark.parametrize("dataset", SAMPLES.values(), ids=SAMPLES)
+def test_without_batches_single_samples_are_delivered_as_torch_does(dataset):
+    assert_as_torch(dataset, batch_size=None)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [torch.arange(4), torch.eye(4), np.arange(4.0), np.eye(4), TensorDataset(torch.eye(4))],
+    ids=["1-D tensor", "tensor", "1-D array", "array", "TensorDataset"],
+)
+def test_without_batches_rows_are_delivered_as_torch_does(dataset):
+    assert_as_torch(dataset, batch_size=None)
+
+
+def test_without_batches_a_collate_function_gets_each_sample():
+    loader = ResumableDataLoader(Squares(4), batch_size=None, collate_fn=str)
+    assert list(loader) == ["0", "1", "4", "9"]
+
+
+def test_a_sampler_of_batches_may_ask_the_dataset_itself_for_many():
+    sampler = BatchSampler(SequentialSampler(range(5)), 2, drop_last=False)
+    assert_as_torch(torch.arange(10).reshape(5, 2), batch_size=None, sampler=sampler)
+
+
+# Conversion
+
+
+class Negative:
+    def convert_batch(self, batch):
+        return -batch
+
+
+@pytest.mark.parametrize("converter", [Negative(), torch.neg], ids=["convert_batch", "callable"])
+@pytest.mark.parametrize("dataset", [[1, 2, 3], torch.tensor([1, 2, 3])], ids=["list", "tensor"])
+def test_a_converter_is_applied_to_every_batch(dataset, converter):
+    loader = ResumableDataLoader(dataset, batch_size=2, converter=converter)
+    assert [batch.tolist() for batch in loader] == [[-1, -2], [-3]]
+
+
+def test_a_converter_comes_after_the_collate_function():
+    loader = ResumableDataLoader([1, 2, 3], batch_size=3, collate_fn=sum, converter=str)
+    assert list(loader) == ["6"]
+
+
+def test_a_converter_is_applied_to_single_samples():
+    assert list(ResumableDataLoader([1, 2], batch_size=None, converter=str)) == ["1", "2"]
+
+
+@pytest.mark.parametrize("converter", [3, "float16", [str]], ids=repr)
+def test_a_converter_that_cannot_be_called_is_refused(converter):
+    with pytest.raises(OptionTypeError, match="convert_batch"):
+        ResumableDataLoader([1], converter=converter)
+
+
+# Indices of samplers of the user's own
+
+ANIMALS = {"cat": 1, "dog": 2, "owl": 3}
+
+
+def test_a_sampler_may_yield_keys():
+    assert_as_torch(ANIMALS, batch_size=2, sampler=["owl", "cat", "dog"])
+    assert_as_torch(ANIMALS, batch_sampler=[["owl"], ["cat", "dog"]])
+    assert_as_torch(ANIMALS, batch_size=None, sampler=["owl", "cat", "dog"])
+
+
+def test_a_sampler_may_yield_tuples_for_a_dataset_that_takes_them():
+    grid = {(row, column): row * 10 + column for row in range(3) for column in range(3)}
+    assert_as_torch(grid, batch_size=2, sampler=[(0, 1), (2, 2), (1, 0)])
+
+
+@pytest.mark.parametrize(
+    "indices", [np.array([3, 1, 2]), torch.tensor([3, 1, 2]), (3, 1, 2), range(3, 0, -1)], ids=repr
+)
+@pytest.mark.parametrize("dataset", [[0, 10, 20, 30], torch.arange(4)], ids=["list", "tensor"])
+def test_a_sampler_may_be_any_iterable_of_indices(dataset, indices):
+    assert_as_torch(dataset, batch_size=2, sampler=indices)
+    assert_as_torch(dataset, batch_sampler=[indices])
+
+
+# The fetcher by itself
+
+
+def test_a_fetcher_travels_to_another_process():
+    for dataset in (torch.arange(5), SquaresAtOnce(5), list(range(5))):
+        fetcher = Fetcher(dataset, collate_fn=None)
+        fetcher.begin_pass()
+        positions = np.array([4, 0])
+        here = fetcher(positions, positions, Stream(seed=1, epoch=0))
+        there = pickle.loads(pickle.dumps(fetcher))
+        there.begin_pass()
+        assert_same(there(positions, positions, Stream(seed=1, epoch=0)), here)

@@ -1,0 +1,509 @@
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, DistributedSampler
+
+from dataporter import (
+    OptionError,
+    OptionTypeError,
+    ResumableDistributedSampler,
+    ResumableSampler,
+    StateFormatError,
+    StateMismatchError,
+    TopologyError,
+)
+
+LENGTH, BATCH, EPOCHS = 10, 3, 3
+
+KINDS = {
+    "sequential": {},
+    "shuffled": {"shuffle": True},
+    "weighted": {"weights": np.arange(10.0)},
+    "weighted without replacement": {
+        "weights": np.arange(1.0, 11.0),
+        "replacement": False,
+        "num_samples": 7,
+    },
+}
+every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+
+
+def make(length=LENGTH, seed=5, **options):
+    return ResumableSampler(length, seed=seed, **options)
+
+
+def resumed(state, **options):
+    sampler = make(**options)
+    sampler.load_state_dict(state)
+    return sampler
+
+
+def loader_over(sampler, **options):
+    return DataLoader(range(LENGTH), BATCH, sampler=sampler, **options)
+
+
+def one_pass(loader):
+    return [batch.tolist() for batch in loader]
+
+
+def passes_with_states(sampler):
+    """Some epochs of a torch loader, and the state after each batch with what follows it."""
+    loader = loader_over(sampler)
+    epochs, states = [], []
+    for _ in range(EPOCHS):
+        epochs.append([])
+        for batch in loader:
+            epochs[-1].append(batch.tolist())
+            states.append((sampler.state_dict(), len(epochs) - 1, len(epochs[-1])))
+    return epochs, states
+
+
+# On a plain torch DataLoader
+
+
+@every_kind
+def test_a_torch_loader_resumes_exactly_after_every_batch_of_every_epoch(options):
+    epochs, states = passes_with_states(make(**options))
+    for state, epoch, batches in states:
+        loader = loader_over(resumed(state, **options))
+        assert one_pass(loader) == epochs[epoch][batches:]
+        for later in epochs[epoch + 1 :]:
+            assert one_pass(loader) == later
+
+
+@every_kind
+def test_a_state_before_the_first_pass_resumes_at_the_start(options):
+    sampler = make(**options)
+    state = sampler.state_dict()
+    assert one_pass(loader_over(resumed(state, **options))) == one_pass(loader_over(sampler))
+
+
+@every_kind
+def test_a_run_that_is_resumed_after_each_batch_is_the_same_run(options):
+    epochs, _ = passes_with_states(make(**options))
+    state, seen = make(**options).state_dict(), []
+    for _ in range(sum(map(len, epochs))):
+        sampler = resumed(state, **options)
+        batch = next(iter(loader_over(sampler)), None)
+        if batch is None:  # the epoch was at its end
+            batch = next(iter(loader_over(sampler)))
+        seen.append(batch.tolist())
+        state = sampler.state_dict()
+    assert seen == [batch for epoch in epochs for batch in epoch]
+
+
+@pytest.mark.parametrize("consumed_batches", range(5))
+def test_with_workers_consumed_says_what_was_used(consumed_batches):
+    reference = one_pass(loader_over(make(shuffle=True)))
+    sampler = make(shuffle=True)
+    batches = iter(loader_over(sampler, num_workers=2))
+    used = [next(batches).tolist() for _ in range(min(consumed_batches, len(reference)))]
+    assert used == reference[:consumed_batches]
+    state = sampler.state_dict(consumed=sum(map(len, used)))
+    if len(used) < len(reference):
+        # The workers' batches were drawn ahead: without consumed= they would be lost.
+        assert sampler.state_dict()["samples_processed"] > state["samples_processed"]
+    rest = one_pass(loader_over(resumed(state, shuffle=True), num_workers=2))
+    assert rest == reference[consumed_batches:]
+
+
+def test_consumed_counts_the_samples_of_this_pass():
+    sampler = resumed(state_after(4, shuffle=True), shuffle=True)
+    drawn = list(itertools.islice(sampler, 5))
+    state = sampler.state_dict(consumed=2)
+    assert state["samples_processed"] == 6
+    assert list(resumed(state, shuffle=True))[:3] == drawn[2:]
+
+
+def state_after(count, **options):
+    sampler = make(**options)
+    for _ in itertools.islice(sampler, count):
+        pass
+    return sampler.state_dict()
+
+
+@pytest.mark.parametrize("consumed", [-1, 4])
+def test_more_consumed_than_drawn_is_refused(consumed):
+    sampler = make()
+    list(itertools.islice(sampler, 3))
+    with pytest.raises(OptionError, match="the 3 samples drawn"):
+        sampler.state_dict(consumed=consumed)
+
+
+# Passes and epochs
+
+
+@given(
+    length=st.integers(0, 40),
+    counts=st.lists(st.integers(0, 15), max_size=4),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_any_chain_of_resumes_is_one_pass(length, counts, shuffle, seed):
+    options = {"length": length, "shuffle": shuffle, "seed": seed}
+    seen, state = [], make(**options).state_dict()
+    for count in counts:
+        sampler = resumed(state, **options)
+        seen += itertools.islice(sampler, count)
+        state = sampler.state_dict()
+    assert seen + list(resumed(state, **options)) == list(make(**options))
+
+
+def test_every_pass_is_the_next_epoch_in_another_order():
+    sampler = make(shuffle=True)
+    epochs = [list(sampler) for _ in range(5)]
+    assert all(sorted(order) == list(range(LENGTH)) for order in epochs)
+    assert len({tuple(order) for order in epochs}) == 5
+    assert sampler.epoch == 4
+
+
+def test_a_pass_that_was_broken_off_is_followed_by_the_next_epoch():
+    reference = [list(epoch) for epoch in itertools.repeat(make(shuffle=True), 3)]
+    sampler = make(shuffle=True)
+    for epoch in range(3):
+        drawing = iter(sampler)
+        assert [next(drawing), next(drawing)] == reference[epoch][:2]
+
+
+def test_set_epoch_chooses_the_order():
+    reference = make(shuffle=True)
+    epochs = [list(reference) for _ in range(4)]
+    sampler = make(shuffle=True)
+    for epoch in (3, 0, 2, 2):
+        sampler.set_epoch(epoch)
+        assert list(sampler) == epochs[epoch]
+    assert list(sampler) == epochs[3]
+
+
+def test_set_epoch_to_the_loaded_epoch_keeps_the_position():
+    state = state_after(4, shuffle=True)
+    sampler = resumed(state, shuffle=True)
+    sampler.set_epoch(0)
+    assert list(sampler) == list(resumed(state, shuffle=True))
+    assert len(list(sampler)) == LENGTH
+
+
+def test_set_epoch_to_another_epoch_drops_the_position():
+    sampler = resumed(state_after(4, shuffle=True), shuffle=True)
+    sampler.set_epoch(1)
+    reference = make(shuffle=True)
+    reference.set_epoch(1)
+    assert list(sampler) == list(reference)
+
+
+def test_a_state_wins_over_an_epoch_that_was_set_before():
+    state = state_after(4, shuffle=True)
+    sampler = make(shuffle=True)
+    sampler.set_epoch(7)
+    sampler.load_state_dict(state)
+    assert sampler.state_dict() == state
+    assert list(sampler) == list(make(shuffle=True))[4:]
+
+
+def test_the_length_is_that_of_a_full_epoch_after_a_resume_too():
+    sampler = resumed(state_after(4))
+    assert len(sampler) == LENGTH
+    assert len(loader_over(sampler)) == 4
+
+
+def test_a_negative_epoch_is_refused():
+    with pytest.raises(OptionError, match="at least 0, found -1"):
+        make().set_epoch(-1)
+
+
+@pytest.mark.parametrize("epoch", [1.0, "1", None, True])
+def test_an_epoch_that_is_no_int_is_refused(epoch):
+    with pytest.raises(OptionTypeError, match="epoch must be an int"):
+        make().set_epoch(epoch)
+
+
+# The state
+
+
+@every_kind
+def test_a_state_is_small_json_and_comes_back_from_a_load_unchanged(options):
+    state = state_after(4, **options)
+    assert json.loads(json.dumps(state)) == state
+    assert len(json.dumps(state)) < 300
+    assert resumed(state, **options).state_dict() == state
+
+
+def test_a_state_does_not_change_while_the_run_goes_on():
+    sampler = make(shuffle=True)
+    drawing = iter(sampler)
+    next(drawing)
+    state = sampler.state_dict()
+    before = dict(state)
+    list(drawing)
+    list(sampler)
+    assert state == before
+
+
+def test_neither_drawing_nor_states_touch_the_global_generators():
+    sampler = make(shuffle=True)
+    torch.manual_seed(3)
+    np.random.seed(3)
+    random.seed(3)
+    before = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
+    for _ in sampler:
+        sampler.load_state_dict(sampler.state_dict())
+    after = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
+    assert after == before
+
+
+def test_a_resume_in_a_trillion_samples_is_a_seek():
+    sampler = ResumableSampler(10**12, shuffle=True, seed=1)
+    sampler.load_state_dict(sampler.state_dict() | {"samples_processed": 10**12 - 5})
+    rest = list(iter(sampler))  # list(sampler) would make room for len(sampler)
+    assert len(set(rest)) == 5
+    assert all(0 <= index < 10**12 for index in rest)
+
+
+# Seeds
+
+
+def test_without_a_seed_it_is_drawn_from_torchs_global_generator():
+    def drawn(manual_seed):
+        torch.manual_seed(manual_seed)
+        return list(ResumableSampler(50, shuffle=True))
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_a_sampler_without_a_seed_takes_over_that_of_the_state():
+    first = ResumableSampler(50, shuffle=True)
+    drawing = iter(first)
+    for _ in range(20):
+        next(drawing)
+    second = ResumableSampler(50, shuffle=True)
+    second.load_state_dict(first.state_dict())
+    assert list(second) == list(drawing)
+    assert second.seed == first.seed
+    assert list(second) == list(first)
+
+
+def test_another_seed_than_the_one_given_is_refused():
+    sampler = make(seed=6)
+    with pytest.raises(StateMismatchError, match=r"seed=5.*seed=6.*seed=5"):
+        sampler.load_state_dict(state_after(3))
+    assert sampler.state_dict() == make(seed=6).state_dict()
+
+
+@pytest.mark.parametrize("seed", [0, 2**64 - 1])
+def test_seeds_have_64_bits(seed):
+    assert sorted(make(seed=seed, shuffle=True)) == list(range(LENGTH))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_beyond_64_bits_are_refused(seed):
+    with pytest.raises(OptionError, match=str(seed)):
+        make(seed=seed)
+
+
+@pytest.mark.parametrize("seed", [1.0, "1", True, [1]])
+def test_seeds_that_are_no_ints_are_refused(seed):
+    with pytest.raises(OptionTypeError, match="seed must be an int"):
+        make(seed=seed)
+
+
+# States and options that cannot work
+
+
+@pytest.mark.parametrize(
+    ("saved_with", "loaded_with", "said"),
+    [
+        ({}, {"length": 11}, "length changed.*10.*11"),
+        ({}, {"shuffle": True}, "order changed.*sequential.*shuffled"),
+        ({"shuffle": True}, {}, "order changed.*shuffled.*sequential"),
+        ({"weights": np.ones(10)}, {"weights": np.arange(10)}, "order changed"),
+        ({"weights": np.ones(10)}, {"weights": np.ones(10), "num_samples": 5}, "length changed"),
+        ({"weights": np.ones(10)}, {"weights": np.ones(10), "replacement": False}, "order"),
+    ],
+)
+def test_a_state_of_other_data_or_another_order_is_refused(saved_with, loaded_with, said):
+    sampler = make(**loaded_with)
+    fresh = sampler.state_dict()
+    with pytest.raises(StateMismatchError, match=said):
+        sampler.load_state_dict(state_after(3, **saved_with))
+    assert sampler.state_dict() == fresh
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 0}, None, [1, 2], "state"], ids=repr)
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(StateFormatError, match="lacks"):
+        make().load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"samples_processed": -1},
+        {"samples_processed": LENGTH + 1},
+        {"samples_processed": 2.0},
+        {"samples_processed": None},
+        {"samples_processed": True},
+        {"epoch": -1},
+        {"epoch": "0"},
+        {"epoch": None},
+        {"seed": -1},
+        {"seed": "5"},
+        {"seed": None},
+    ],
+    ids=repr,
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(damage):
+    sampler = ResumableSampler(LENGTH)
+    fresh = sampler.state_dict()
+    with pytest.raises(StateFormatError, match=next(iter(damage))):
+        sampler.load_state_dict(state_after(3) | damage)
+    assert sampler.state_dict() == fresh
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_samples": 5}, "needs weights"),
+        ({"weights": np.ones(10), "shuffle": True}, "exclude each other"),
+        ({"weights": np.ones(9)}, "found 9 for 10"),
+        ({"weights": np.zeros(10)}, "all be zero"),
+        ({"weights": -np.ones(10)}, "not negative"),
+        ({"weights": np.eye(10)[0], "replacement": False}, "only 1 of 10"),
+        ({"weights": np.ones(10), "num_samples": -1}, "num_samples"),
+        ({"length": -1}, "at least 0"),
+        ({"length": True}, "found True"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, said):
+    with pytest.raises(OptionError, match=said):
+        make(**options)
+
+
+def test_the_data_or_its_length_may_be_given():
+    assert list(ResumableSampler(["a", "b", "c"])) == list(ResumableSampler(3)) == [0, 1, 2]
+    assert list(ResumableSampler([])) == []
+
+
+# Many ranks
+
+
+def ranks(world_size, length=LENGTH, **options):
+    return [
+        ResumableDistributedSampler(length, num_replicas=world_size, rank=rank, **options)
+        for rank in range(world_size)
+    ]
+
+
+tails = st.sampled_from(["pad", "drop", "uneven"])
+
+
+@given(
+    length=st.integers(0, 40),
+    world_size=st.integers(1, 5),
+    steps=st.integers(0, 12),
+    tail=tails,
+    shuffle=st.booleans(),
+)
+def test_the_state_is_the_same_on_every_rank(length, world_size, steps, tail, shuffle):
+    samplers = ranks(world_size, length, tail=tail, shuffle=shuffle)
+    drawings = [iter(sampler) for sampler in samplers]
+    for _ in range(min(steps, *map(len, samplers))):
+        for drawing in drawings:
+            next(drawing)
+        assert all(s.state_dict() == samplers[0].state_dict() for s in samplers)
+
+
+@given(
+    length=st.integers(0, 40),
+    world_sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    steps=st.integers(0, 12),
+    shuffle=st.booleans(),
+)
+def test_any_number_of_ranks_continues_what_any_other_began(length, world_sizes, steps, shuffle):
+    before, after = (ranks(n, length, tail="uneven", shuffle=shuffle) for n in world_sizes)
+    seen = [index for sampler in before for index in itertools.islice(sampler, steps)]
+    for sampler in after:
+        sampler.load_state_dict(before[0].state_dict())
+    assert sorted(seen + [i for sampler in after for i in sampler]) == list(range(length))
+
+
+@given(length=st.integers(1, 40), world_size=st.integers(1, 5), epoch=st.integers(0, 3))
+def test_the_ranks_take_turns_in_the_order_of_one_sampler(length, world_size, epoch):
+    whole = ResumableSampler(length, shuffle=True, seed=0)
+    whole.set_epoch(epoch)
+    order = list(whole)
+    for sampler in ranks(world_size, length, shuffle=True, tail="uneven"):
+        sampler.set_epoch(epoch)
+        assert list(sampler) == order[sampler.rank :: world_size]
+
+
+@given(length=st.integers(1, 40), world_size=st.integers(1, 5))
+def test_in_sequence_the_indices_are_those_of_torchs_distributed_sampler(length, world_size):
+    for tail, drop_last in (("pad", False), ("drop", True)):
+        for sampler in ranks(world_size, length, tail=tail):
+            torchs = DistributedSampler(
+                range(length), world_size, sampler.rank, shuffle=False, drop_last=drop_last
+            )
+            assert list(sampler) == list(torchs)
+            assert len(sampler) == len(torchs)
+
+
+def test_torch_loaders_on_two_ranks_continue_on_three_from_the_state_of_one():
+    length, batches = 24, 2
+    before = ranks(2, length, shuffle=True, seed=3)
+    seen = []
+    for sampler in before:
+        loader = iter(DataLoader(range(length), BATCH, sampler=sampler))
+        seen += [i for _ in range(batches) for i in next(loader).tolist()]
+    state = before[0].state_dict()
+    assert state["samples_processed"] == len(seen) == 12
+    for sampler in ranks(3, length, shuffle=True, seed=3):
+        sampler.load_state_dict(state)
+        seen += [
+            i for batch in DataLoader(range(length), 2, sampler=sampler) for i in batch.tolist()
+        ]
+    assert sorted(seen) == list(range(length))
+
+
+def test_one_process_continues_what_many_ranks_began_and_the_reverse():
+    many = ranks(2, shuffle=True, seed=5)
+    seen = [index for sampler in many for index in itertools.islice(sampler, 3)]
+    rest = list(resumed(many[1].state_dict(), shuffle=True))
+    assert sorted(seen + rest) == list(range(LENGTH))
+    state = state_after(4, shuffle=True)
+    for sampler in many:
+        sampler.load_state_dict(state)
+    alone = list(make(shuffle=True))
+    assert sorted(alone[:4] + [i for sampler in many for i in sampler]) == list(range(LENGTH))
+
+
+def test_each_ranks_samples_change_from_epoch_to_epoch():
+    for sampler in ranks(2, 40, shuffle=True):
+        assert len({frozenset(sampler) for _ in range(4)}) == 4
+
+
+def test_weighted_draws_are_shared_among_ranks():
+    options = {"weights": np.arange(10.0), "num_samples": 40}
+    shares = [list(sampler) for sampler in ranks(2, seed=5, **options)]
+    alone = list(make(**options))
+    assert shares == [alone[0::2], alone[1::2]]
+
+
+def test_without_a_process_group_rank_and_number_must_be_given():
+    for given_options in ({}, {"rank": 0}, {"num_replicas": 2}):
+        with pytest.raises(TopologyError, match="init_process_group"):
+            ResumableDistributedSampler(LENGTH, **given_options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"rank": 2}, {"rank": -1}, {"num_replicas": 0}, {"tail": "wrap"}], ids=repr
+)
+def test_ranks_and_tails_that_cannot_be_are_refused(options):
+    with pytest.raises(OptionError, match=next(iter(options)).replace("num_replicas", "world")):
+        ResumableDistributedSampler(LENGTH, **{"rank": 0, "num_replicas": 2, **options})
