@@ -10,7 +10,6 @@ Out of scope: generators that a dataset owns itself. Let it draw from `sample_rn
 
 from __future__ import annotations
 
-import enum
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,12 +107,11 @@ def sample_rng() -> np.random.Generator:
     return current.generator
 
 
-class _Level(enum.IntEnum):
-    """What a step was seen to need, and so is given."""
-
-    NOTHING = 0  # all at once; afterwards look whether it drew after all
-    KEYED = 1  # one by one, so that sample_rng() knows the sample; look likewise
-    SEEDED = 2  # one by one, the global generators seeded before each
+# What a step was seen to need, and so is given. Plain numbers: an enum's members cost more
+# to look up than the comparison they are for, at every batch.
+_NOTHING = 0  # all at once; afterwards look whether it drew after all
+_KEYED = 1  # one by one, so that sample_rng() knows the sample; look likewise
+_SEEDED = 2  # one by one, the global generators seeded before each
 
 
 class LazySeeding:
@@ -130,7 +128,7 @@ class LazySeeding:
 
     def __init__(self, *, seeds_globals: bool = True) -> None:
         self._seeds_globals = seeds_globals
-        self._level: _Level | None = None
+        self._level: int | None = None
 
     def map(
         self,
@@ -151,11 +149,11 @@ class LazySeeding:
         if self._level is None:
             if whole is None:
                 return self._first(current, each, arguments, keys())
-            self._level = _Level.NOTHING
-        while self._level < _Level.SEEDED:
+            self._level = _NOTHING
+        while self._level < _SEEDED:
             watch = _Watch(current)
             try:
-                if self._level is _Level.KEYED:
+                if self._level == _KEYED:
                     results = _keyed(current, each, arguments, keys())
                 else:
                     current.enter(_NO_SAMPLE)
@@ -183,11 +181,11 @@ class LazySeeding:
         keys: Sequence[int],
     ) -> list[Result]:
         results: list[Result] = []
-        need = _Level.NOTHING
+        need = _NOTHING
         with _left_when_done(current), _caller_undisturbed():
             for argument, key in zip(arguments, keys, strict=True):
                 seed_all(key)
-                watch = _Watch(current) if need is not _Level.SEEDED else None
+                watch = _Watch(current) if need < _SEEDED else None
                 results += _keyed(current, each, [argument], [key])
                 need = max(need, watch.seen()) if watch else need
         self._level = need
@@ -223,11 +221,11 @@ class _Watch:
         current.asked = False
         self._before = capture()
 
-    def seen(self) -> _Level:
+    def seen(self) -> int:
         """What was drawn from."""
-        if capture() != self._before:
-            return _Level.SEEDED
-        return _Level.KEYED if self._current.asked else _Level.NOTHING
+        if not self._before.still_holds():
+            return _SEEDED
+        return _KEYED if self._current.asked else _NOTHING
 
     def put_back(self) -> None:
         restore(self._before)

@@ -84,14 +84,14 @@ class PlannedTasks:
         plan, size = self._plan, self._plan.batch_size
         order = self._sampler.order  # of now: loading a state may have changed its seed
         stream = Stream(seed, progress.epoch)
-        start, done = progress.samples_processed, progress.batches_processed
+        epoch, start, done = progress.epoch, progress.samples_processed, progress.batches_processed
         step = 0
         for positions in plan.blocks(start):
-            indices = order.indices(progress.epoch, positions)
+            indices = order.indices(epoch, positions)
             for first in range(0, len(positions), size):
                 step += 1
                 after = Progress(
-                    epoch=progress.epoch,
+                    epoch=epoch,
                     samples_processed=plan.position_after(start, step),
                     batches_processed=done + step,
                 )

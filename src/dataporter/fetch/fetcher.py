@@ -18,6 +18,9 @@ from dataporter.fetch.collate import collate
 from dataporter.fetch.vectorised import Gather, gather_for
 from dataporter.randomness import LazySeeding, Stream
 
+# Reading these runs nobody's code, so nothing can be drawn there.
+_CONTAINERS = (list, tuple, range, dict)
+
 
 class Fetcher:
     """Fetches batches of a dataset.
@@ -69,12 +72,7 @@ class Fetcher:
             batch, finish = self._gather(rows), self._convert
         else:
             wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
-            samples = self._fetching.map(
-                self._dataset.__getitem__,
-                wanted,
-                keys=lambda: stream.sample_keys(positions),
-                whole=self._getitems,
-            )
+            samples = self._samples(wanted, positions, stream)
             batch, finish = samples if self._batched else samples[0], self._collate_and_convert
         if finish is None:
             return batch
@@ -82,6 +80,18 @@ class Fetcher:
             return finish(batch)
         keys = [stream.batch_key(positions)]
         return self._finishing.map(finish, [batch], keys=lambda: keys)[0]
+
+    def _samples(
+        self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
+    ) -> list[Any]:
+        if type(self._dataset) in _CONTAINERS:
+            return [self._dataset[index] for index in wanted]
+        return self._fetching.map(
+            self._dataset.__getitem__,
+            wanted,
+            keys=lambda: stream.sample_keys(positions),
+            whole=self._getitems,
+        )
 
     def _collate_and_convert(self, samples: Any) -> Any:
         batch = self._collate(samples)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from dataporter.errors import StateFormatError, StateMismatchError, StateVersionError
@@ -61,6 +62,10 @@ class Identity:
     world_size: int
 
 
+_PROGRESS_FIELDS = tuple(field.name for field in fields(Progress))
+_IDENTITY_FIELDS = tuple(field.name for field in fields(Identity))
+
+
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """One field in which a state and a loader disagree."""
@@ -80,14 +85,12 @@ def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
     >>> parse_state(state) == (same, Progress(epoch=3, samples_processed=4, batches_processed=2))
     True
     """
-    state = {"version": VERSION, **_as_dict(progress), **_as_dict(identity)}
+    state: dict[str, Any] = {"version": VERSION}
+    for half, names in ((progress, _PROGRESS_FIELDS), (identity, _IDENTITY_FIELDS)):
+        state.update(zip(names, attrgetter(*names)(half), strict=True))
     if progress.sampler is None:
         del state["sampler"]
     return state
-
-
-def _as_dict(half: Progress | Identity) -> dict[str, Any]:
-    return {field.name: getattr(half, field.name) for field in fields(half)}
 
 
 def parse_state(state: object) -> tuple[Identity, Progress]:
@@ -100,8 +103,8 @@ def parse_state(state: object) -> tuple[Identity, Progress]:
         raise StateFormatError(msg)
     _check_version(state)
     values = {name: _field(state, name, check) for name, check in _CHECKS.items()}
-    progress = Progress(**{f.name: values[f.name] for f in fields(Progress)})
-    identity = Identity(**{f.name: values[f.name] for f in fields(Identity)})
+    progress = Progress(**{name: values[name] for name in _PROGRESS_FIELDS})
+    identity = Identity(**{name: values[name] for name in _IDENTITY_FIELDS})
     return identity, progress
 
 
