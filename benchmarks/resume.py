@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import re
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from measure import count, table
@@ -68,10 +69,15 @@ def _in_new_process(name: str, length: int) -> tuple[float, float]:
 def _child(name: str, length: int) -> None:
     loader_class, make_state = _CONTENDERS[name]()
     _first_batch(loader_class, 1000, make_state)  # imports and first-use costs are paid here
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak_megabytes()
     seconds = _first_batch(loader_class, length, make_state)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps([seconds, (after - before) / 1024]))
+    print(json.dumps([seconds, _peak_megabytes() - before]))
+
+
+def _peak_megabytes() -> float:
+    # Not getrusage: its peak includes that of the process which started this one.
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
 
 
 def _first_batch(loader_class: Any, length: int, make_state: Any) -> float:
