@@ -11,10 +11,14 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     │   ├── StateVersionError                 the state comes from a newer dataporter
     │   └── StateMismatchError                the state belongs to other data or another order
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
-    └── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
+    ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
+    └── WorkerError           (RuntimeError)  an error in a worker that cannot be rebuilt here
+        ├── WorkerDiedError                   more workers died than are replaced
+        └── WorkerTimeoutError                a batch took longer than `timeout`
 
     DataPorterWarning         (UserWarning)
-    └── StateMismatchWarning                  a mismatch that `strict=False` let pass
+    ├── StateMismatchWarning                  a mismatch that `strict=False` let pass
+    └── WorkerRestartWarning                  a worker died and was replaced
 
 A message says what is wrong, what was found, what was expected and what to do.
 """
@@ -62,9 +66,25 @@ class NoSampleError(DataPorterError, RuntimeError):
     """`sample_rng()` was called where no sample is being fetched."""
 
 
+class WorkerError(DataPorterError, RuntimeError):
+    """An error in a worker process, told in words where it cannot be rebuilt here."""
+
+
+class WorkerDiedError(WorkerError):
+    """More worker processes died in one pass than are replaced."""
+
+
+class WorkerTimeoutError(WorkerError):
+    """A batch was not there in time."""
+
+
 class DataPorterWarning(UserWarning):
     """Base of every warning that dataporter gives."""
 
 
 class StateMismatchWarning(DataPorterWarning):
     """A mismatch that `load_state_dict(..., strict=False)` let pass."""
+
+
+class WorkerRestartWarning(DataPorterWarning):
+    """A worker process died; it was replaced and its batch fetched again."""

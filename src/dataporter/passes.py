@@ -18,19 +18,22 @@ from dataporter.utils.state_dict import Progress
 class Pass(Iterator[Any]):
     """One pass over a loader, from wherever its cursor stands.
 
-    `run` yields what remains after a progress, `end` says what the end of an epoch leads
-    to. A state loaded in the meantime takes effect here: the pass goes on at the loaded
-    position, or raises if another pass has taken that over.
+    `run` yields what remains after a progress, `rerun` likewise after a failure, and `end`
+    says what the end of an epoch leads to. A state loaded in the meantime takes effect
+    here: the pass goes on at the loaded position, or raises if another pass has taken that
+    over.
     """
 
     def __init__(
         self,
         cursor: Cursor,
         run: Callable[[Progress], Iterator[tuple[Task, Any]]],
+        rerun: Callable[[Progress], Iterator[tuple[Task, Any]]],
         end: Callable[[Progress], Progress],
     ) -> None:
         self._cursor = cursor
         self._run = run
+        self._rerun = rerun
         self._end = end
         self._begin()
 
@@ -38,6 +41,7 @@ class Pass(Iterator[Any]):
         self._progress = self._cursor.begin_pass()
         self._number = self._cursor.newest_pass
         self._loads = self._cursor.loads
+        self._broken = False
         remaining = iter(()) if self._progress.finished else self._run(self._progress)
         self._results: Iterator[tuple[Task, Any]] | None = remaining
 
@@ -46,12 +50,19 @@ class Pass(Iterator[Any]):
             raise StopIteration
         if self._loads != self._cursor.loads:
             self._follow_load()
+        if self._broken:
+            self._results, self._broken = self._rerun(self._progress), False
         try:
             task, batch = next(self._results)
         except StopIteration:
             self._results = None
             if not self._progress.finished:
                 self._cursor.deliver(self._end(self._progress), by=self._number)
+            raise
+        except BaseException:
+            # Its iterator is at its end now, the epoch is not: the next call tries this batch
+            # again, so that catching an error or an interrupt loses nothing.
+            self._broken = True
             raise
         self._progress = task.progress
         self._cursor.deliver(task.progress, by=self._number)

@@ -37,6 +37,8 @@ class Stream:
     """
 
     def __init__(self, seed: int, epoch: int) -> None:
+        self.seed = seed
+        self.epoch = epoch
         self._sample = key_as_int("sample", seed, epoch)
         self._batch = key_as_int("batch", seed, epoch)
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dataporter.cursor import Cursor
-from dataporter.engine import run_inline
+from dataporter.engine import ProcessEngine, WorkerOptions, run_inline
 from dataporter.errors import (
     OptionError,
     OptionTypeError,
@@ -26,6 +26,7 @@ from dataporter.errors import (
 from dataporter.fetch import Fetcher
 from dataporter.options import check_options
 from dataporter.order import Plan, Tail
+from dataporter.order.keys import key_as_int
 from dataporter.passes import Pass
 from dataporter.samplers import ResumableSampler, checked_epoch, checked_seed
 from dataporter.strategies import ResumptionStrategy, resolve_strategy
@@ -115,6 +116,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         tail: Tail | None = None,
         randomness: bool = True,
         converter: Any = None,
+        max_restarts: int = 3,
         **unknown: NoReturn,
     ) -> None:
         shuffle = bool(shuffle)  # torch takes None for False
@@ -182,6 +184,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._tasks = self._make_tasks(tail)
         self._cursor = Cursor(self._tasks.fresh)
         self._sampler_epoch = 0
+        self._max_restarts = max_restarts
+        self._engine: ProcessEngine | None = None
 
     def _make_tasks(self, tail: Tail | None) -> Tasks:
         if self._own is None:
@@ -202,7 +206,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
         self._follow_sampler()
-        return Pass(self._cursor, self._run, self._tasks.end)
+        return Pass(self._cursor, self._run, self._rerun, self._tasks.end)
 
     def __len__(self) -> int:
         """Batches that this rank delivers in a full epoch, wherever the run stands."""
@@ -212,7 +216,30 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._lead_sampler(progress.epoch)
         self._fetch.begin_pass()
         tasks = self._tasks.run(progress, self.seed)
-        return run_inline(tasks, self._fetch, pin_memory=self.pin_memory)
+        if self.num_workers == 0:
+            return run_inline(tasks, self._fetch, pin_memory=self.pin_memory)
+        engine = self._engine
+        if engine is None or engine.is_running:
+            engine = ProcessEngine(self._fetch, self._worker_options())
+        if self.persistent_workers and self._engine is None:
+            self._engine = engine
+        return engine.run(tasks, then_close=engine is not self._engine)
+
+    def _rerun(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
+        self._tasks.restore(progress)
+        return self._run(progress)
+
+    def _worker_options(self) -> WorkerOptions:
+        return WorkerOptions(
+            num_workers=self.num_workers,
+            prefetch_factor=self.prefetch_factor or 2,
+            timeout=self.timeout,
+            init=self.worker_init_fn,
+            context=self.multiprocessing_context,
+            max_restarts=self._max_restarts,
+            seed=key_as_int("worker", self.seed),
+            dataset=self.dataset,
+        )
 
     @property
     def seed(self) -> int:

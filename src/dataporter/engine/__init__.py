@@ -1,9 +1,11 @@
 """Who runs tasks. An engine knows nothing of orders and states.
 
-It takes an iterator of tasks and yields each with its batch, in the same order. So far
-there is one: `inline`, in the process and thread that asks.
+It takes an iterator of tasks and yields each with its batch, in the same order: `inline`
+in the process and thread that asks, `processes` in worker processes.
 """
 
+from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.inline import run_inline
+from dataporter.engine.processes import ProcessEngine
 
-__all__ = ["run_inline"]
+__all__ = ["ProcessEngine", "WorkerOptions", "run_inline"]

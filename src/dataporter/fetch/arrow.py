@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dataporter.fetch.collate import collate
+from dataporter.fetch.collate import Empty, collate
 
 
-def arrow_gather(dataset: Any) -> Callable[[NDArray[np.int64]], Any] | None:
+def arrow_gather(dataset: Any) -> Callable[[NDArray[np.int64], Empty | None], Any] | None:
     """Return what gathers batches of a Hugging Face `Dataset`, None for anything else."""
     # Whoever holds such a dataset has imported its package: no need to import it here.
     datasets = sys.modules.get("datasets")
@@ -36,23 +36,23 @@ def arrow_gather(dataset: Any) -> Callable[[NDArray[np.int64]], Any] | None:
     return _table_gather(dataset.with_format("arrow", columns=columns))
 
 
-def _column_gather(dataset: Any) -> Callable[[NDArray[np.int64]], Any]:
-    def gather(indices: NDArray[np.int64]) -> dict[str, Any]:
+def _column_gather(dataset: Any) -> Callable[[NDArray[np.int64], Empty | None], Any]:
+    def gather(indices: NDArray[np.int64], empty: Empty | None) -> dict[str, Any]:
         columns = dataset[indices.tolist()]
-        return {name: collate(column) for name, column in columns.items()}
+        return {name: collate(column, empty) for name, column in columns.items()}
 
     return gather
 
 
-def _table_gather(tables: Any) -> Callable[[NDArray[np.int64]], Any]:
-    def gather(indices: NDArray[np.int64]) -> dict[str, Any]:
+def _table_gather(tables: Any) -> Callable[[NDArray[np.int64], Empty | None], Any]:
+    def gather(indices: NDArray[np.int64], empty: Empty | None) -> dict[str, Any]:
         table = tables[indices.tolist()]
-        return {name: _collated(table.column(name)) for name in table.column_names}
+        return {name: _collated(table.column(name), empty) for name in table.column_names}
 
     return gather
 
 
-def _collated(column: Any) -> Any:
+def _collated(column: Any, empty: Empty | None) -> Any:
     """Collate an Arrow column as its Python values would be."""
     import pyarrow.types as kinds  # noqa: PLC0415  there wherever a Hugging Face dataset is
 
@@ -62,4 +62,4 @@ def _collated(column: Any) -> Any:
             return torch.from_numpy(column.to_numpy().astype(np.int64))
         if kinds.is_floating(column.type):
             return torch.from_numpy(column.to_numpy().astype(np.float64))
-    return collate(column.to_pylist())
+    return collate(column.to_pylist(), empty)

@@ -7,17 +7,21 @@ function. What somebody registers with torch for these very types is not looked 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
-def collate(samples: Sequence[Any]) -> Any:
+
+def collate(samples: Sequence[Any], empty: Empty | None = None) -> Any:
     """Make one batch of samples, equal in value and type to torch's `default_collate`.
+
+    Stacked tensors are written into what `empty(shape, dtype)` gives, if it is given.
 
     >>> collate([{"x": torch.zeros(2), "y": 1}, {"x": torch.ones(2), "y": 2}])["y"]
     tensor([1, 2])
@@ -25,9 +29,9 @@ def collate(samples: Sequence[Any]) -> Any:
     first = samples[0]
     kind = type(first)
     if kind is dict:
-        return {name: collate(list(map(itemgetter(name), samples))) for name in first}
+        return {name: collate(list(map(itemgetter(name), samples)), empty) for name in first}
     if kind is torch.Tensor:
-        return _stack(samples)
+        return _stack(samples, empty)
     if kind is int:
         return _numbers(samples, np.int64)
     if kind is float:
@@ -35,16 +39,22 @@ def collate(samples: Sequence[Any]) -> Any:
     if kind is tuple or kind is list:
         size = len(first)
         if all(len(sample) == size for sample in samples):
-            return [collate(column) for column in zip(*samples, strict=True)]
+            return [collate(column, empty) for column in zip(*samples, strict=True)]
     elif kind is str:
         return samples
     return _left_to_torch(samples)
 
 
-def _stack(tensors: Sequence[Any]) -> Any:
+def _stack(tensors: Sequence[Any], empty: Empty | None) -> Any:
     # Only the first is looked at: a mixture is torch's to judge, as in default_collate.
     if tensors[0].layout is not torch.strided or tensors[0].is_nested:
         return _left_to_torch(tensors)
+    if empty is not None and not tensors[0].requires_grad:
+        batch = empty((len(tensors), *tensors[0].shape), tensors[0].dtype)
+        try:
+            return torch.stack(tensors, out=batch)  # type: ignore[arg-type]
+        except RuntimeError:
+            pass  # mixed dtypes and shapes: below they give what they give without `out`
     return torch.stack(tensors)  # type: ignore[arg-type]  # it takes any sequence
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import default_collate, default_convert
 
 from dataporter.errors import OptionTypeError
-from dataporter.fetch.collate import collate
+from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.vectorised import Gather, gather_for
 from dataporter.randomness import LazySeeding, Stream
 
@@ -65,14 +65,23 @@ class Fetcher:
         indices: Sequence[Any] | NDArray[np.int64],
         positions: NDArray[np.int64],
         stream: Stream,
+        empty: Empty | None = None,
     ) -> Any:
-        """Fetch the samples at `indices`, which stand at `positions` of the epoch."""
+        """Fetch the samples at `indices`, which stand at `positions` of the epoch.
+
+        What is stacked or gathered is written into `empty(shape, dtype)`, if given; unless
+        user code has the last word, which may leave nothing of it.
+        """
+        if self._runs_user_code:
+            empty = None
         rows = _as_rows(indices) if self._gather is not None else None
         if self._gather is not None and rows is not None:
-            batch, finish = self._gather(rows), self._convert
+            batch, finish = self._gather(rows, empty), self._convert
         else:
             wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
             samples = self._samples(wanted, positions, stream)
+            if empty is not None and self._collate is collate:
+                return collate(samples, empty)
             batch, finish = samples if self._batched else samples[0], self._collate_and_convert
         if finish is None:
             return batch

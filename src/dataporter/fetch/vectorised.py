@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset, TensorDataset
 
 from dataporter.fetch.arrow import arrow_gather
+from dataporter.fetch.collate import Empty
 
-# Takes indices of at least 0.
-Gather: TypeAlias = Callable[[NDArray[np.int64]], Any]
+# Takes indices of at least 0, and where to put what is gathered, if that matters.
+Gather: TypeAlias = Callable[[NDArray[np.int64], Empty | None], Any]
 
 # Arrays of these kinds become the tensor that collating their rows would give.
 _KINDS = "biufc"
@@ -28,7 +29,7 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 def gather_for(dataset: Any) -> Gather | None:
     """Return what gathers batches of this dataset, None where it cannot be done.
 
-    >>> gather_for(torch.arange(5) * 10)(np.array([4, 0]))
+    >>> gather_for(torch.arange(5) * 10)(np.array([4, 0]), None)
     tensor([40,  0])
     >>> gather_for([1, 2, 3]) is None
     True
@@ -52,27 +53,40 @@ def _is_inherited(dataset: object, base: type) -> bool:
     )
 
 
-def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    # The faster way does not know every dtype.
-    return tensor[rows] if tensor.dtype in _UNSIGNED else tensor.index_select(0, rows)
+def _rows(tensor: torch.Tensor, rows: torch.Tensor, empty: Empty | None) -> torch.Tensor:
+    if tensor.dtype in _UNSIGNED:  # the faster way does not know these
+        return tensor[rows]
+    if empty is None or tensor.requires_grad:
+        return tensor.index_select(0, rows)
+    batch = empty((len(rows), *tensor.shape[1:]), tensor.dtype)
+    return torch.index_select(tensor, 0, rows, out=batch)
 
 
 def _tensor_gather(tensor: torch.Tensor) -> Gather | None:
     if tensor.layout is not torch.strided or tensor.dim() == 0:
         return None
-    return lambda indices: _rows(tensor, torch.from_numpy(indices))
+    return lambda indices, empty: _rows(tensor, torch.from_numpy(indices), empty)
 
 
 def _array_gather(array: NDArray[Any]) -> Gather | None:
     if array.dtype.kind not in _KINDS or not array.dtype.isnative or array.ndim == 0:
         return None
-    return lambda indices: torch.from_numpy(np.asarray(array.take(indices, axis=0)))
+
+    def gather(indices: NDArray[np.int64], empty: Empty | None) -> torch.Tensor:
+        if empty is None or array.dtype.kind == "u":
+            return torch.from_numpy(np.asarray(array.take(indices, axis=0)))
+        dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+        batch = empty((len(indices), *array.shape[1:]), dtype)
+        array.take(indices, axis=0, out=batch.numpy())
+        return batch
+
+    return gather
 
 
 def _tensor_dataset_gather(dataset: TensorDataset) -> Gather | None:
-    def gather(indices: NDArray[np.int64]) -> list[torch.Tensor]:
+    def gather(indices: NDArray[np.int64], empty: Empty | None) -> list[torch.Tensor]:
         rows = torch.from_numpy(indices)
-        return [_rows(tensor, rows) for tensor in dataset.tensors]
+        return [_rows(tensor, rows, empty) for tensor in dataset.tensors]
 
     if any(type(t) is not torch.Tensor or t.layout is not torch.strided for t in dataset.tensors):
         return None
@@ -84,7 +98,7 @@ def _subset_gather(subset: Subset[Any]) -> Gather | None:
     if inner is None:
         return None
 
-    def gather(indices: NDArray[np.int64]) -> Any:
+    def gather(indices: NDArray[np.int64], empty: Empty | None) -> Any:
         chosen = subset.indices
         if isinstance(chosen, torch.Tensor):
             chosen = chosen.numpy()
@@ -92,7 +106,7 @@ def _subset_gather(subset: Subset[Any]) -> Gather | None:
             rows = chosen[indices].astype(np.int64, copy=False)
         else:
             rows = np.array([chosen[index] for index in indices.tolist()], dtype=np.int64)
-        return inner(_from_the_front(rows, len(subset.dataset)))  # type: ignore[arg-type]  # it has a length
+        return inner(_from_the_front(rows, len(subset.dataset)), empty)  # type: ignore[arg-type]  # it has a length
 
     return gather
 

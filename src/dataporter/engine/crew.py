@@ -1,0 +1,213 @@
+"""The crew: the worker processes of an engine, how they are started, lost and let go."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+
+from dataporter.engine.arena import Slot
+from dataporter.engine.worker import Duty, Wiring, work
+from dataporter.errors import OptionError, WorkerDiedError, WorkerRestartWarning
+from dataporter.fetch import Fetcher
+from dataporter.tasks import Task
+
+BOARD = 0  # the slot in which every worker notes the number of the issue it has in hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How many workers, and how they are run."""
+
+    num_workers: int
+    prefetch_factor: int = 2
+    timeout: float = 0
+    init: Callable[[int], None] | None = None
+    context: Any = None
+    max_restarts: int = 3
+    seed: int = 0
+    dataset: Any = None
+
+
+class Crew:
+    """The workers of one engine, by number. A place is None until its worker is started."""
+
+    def __init__(
+        self, fetch: Fetcher, options: WorkerOptions, wiring: Wiring, poll: select.poll
+    ) -> None:
+        self._fetch = fetch
+        self._options = options
+        self._wiring = wiring
+        self._poll = poll
+        self._context: Any = options.context
+        if not hasattr(options.context, "Process"):
+            self._context = multiprocessing.get_context(options.context)
+        self._workers: list[BaseProcess | None] = [None] * options.num_workers
+        self._board = Slot(wiring.arena, BOARD).reach(8 * options.num_workers).view(np.uint64)
+
+    @property
+    def size(self) -> int:
+        return len(self._workers)
+
+    def start(self, inherited: Callable[[], set[int]]) -> None:
+        """Start every worker that is missing; `inherited` is what a fork is to close."""
+        for worker, process in enumerate(self._workers):
+            if process is None:
+                self._workers[worker] = self._started(worker, inherited)
+
+    def _started(self, worker: int, inherited: Callable[[], set[int]]) -> BaseProcess:
+        options, method = self._options, self._context.get_start_method()
+        duty = Duty(
+            worker=worker,
+            num_workers=options.num_workers,
+            seed=options.seed,
+            fetch=self._fetch,
+            dataset=options.dataset,
+            init=options.init,
+        )
+        # The system's signal of a parent's death is that of the thread which forked.
+        parent = os.getpid() if threading.current_thread() is threading.main_thread() else None
+        if method == "fork":
+            target, arguments = _work_forked, (duty, self._wiring, parent, inherited)
+        else:
+            target, arguments = _work_sent, (duty, _Sent(self._wiring), parent)  # type: ignore[assignment]
+        process: BaseProcess = self._context.Process(
+            target=target, args=arguments, name=f"dataporter worker {worker}", daemon=True
+        )
+        self._board[worker] = 0
+        try:
+            process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            msg = (
+                f"the dataset or a function beside it cannot be sent to a worker started by "
+                f"{method!r}: {error}. Define it at the top level of a module, or use "
+                "multiprocessing_context='fork'."
+            )
+            raise OptionError(msg) from error
+        self._poll.register(process.sentinel, select.POLLIN)
+        _started.append(process)
+        return process
+
+    def dead(self) -> list[int]:
+        """Numbers of workers that have ended by themselves."""
+        return [w for w, p in enumerate(self._workers) if p is not None and not p.is_alive()]
+
+    def dismissed(self, worker: int) -> BaseProcess:
+        """Take a dead worker off its place."""
+        process = self._workers[worker]
+        if process is None:
+            msg = f"worker {worker} was never started"
+            raise RuntimeError(msg)
+        self._poll.unregister(process.sentinel)
+        self._workers[worker] = None
+        _started.remove(process)
+        return process
+
+    def has(self, worker: int) -> int:
+        """The number of the issue that a worker has, or last had, in hand; 0 for none."""
+        return int(self._board[worker])
+
+    def in_hand(self, but_not: list[int]) -> set[int]:
+        """The numbers of the issues that workers have in hand."""
+        return {self.has(worker) for worker in range(self.size) if worker not in but_not}
+
+    def who_has(self, issue: int, patience: float) -> str:
+        """Say why a batch is late."""
+        late = f"a batch was not there after {patience:g} s (timeout={patience:g})"
+        for worker, process in enumerate(self._workers):
+            if process is not None and self.has(worker) == issue:
+                return (
+                    f"{late}: worker {worker} (pid {process.pid}) is still fetching it. Find out "
+                    "what it waits for, or give it a longer timeout."
+                )
+        return f"{late}: no worker has begun it yet. Use more workers or a longer timeout."
+
+    def leave(self) -> None:
+        """Forget the workers, who have been told to end."""
+        for process in _started[:]:
+            if not process.is_alive():  # this also collects the exit status
+                _started.remove(process)
+
+
+class Losses:
+    """Counts the workers that died in one run."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+
+    def note(self, process: BaseProcess, worker: int, task: Task | None) -> None:
+        """Warn of a dead worker, or raise if there were too many."""
+        self._count += 1
+        status = process.exitcode or 0
+        how = f"ended with status {status}"
+        if status < 0:
+            how = f"was killed by {signal.Signals(-status).name}"
+        when = "between two batches"
+        if task is not None:
+            when = f"while fetching batch {task.progress.batches_processed} of the epoch"
+        what = f"worker {worker} (pid {process.pid}) {how} {when}"
+        if self._count > self._most:
+            msg = (
+                f"{what}; {self._count} workers have died in this pass, at most {self._most} are "
+                "replaced (max_restarts). If the system ran out of memory, use fewer workers or "
+                "smaller batches; if the dataset crashes, num_workers=0 shows where."
+            )
+            raise WorkerDiedError(msg)
+        msg = f"{what}. It is replaced, and its batch fetched again: the data does not change."
+        warnings.warn(msg, WorkerRestartWarning, stacklevel=7)
+
+
+class _Sent:
+    """Descriptors on their way into a process that does not inherit them."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._descriptors = tuple(wiring)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Here, since it works only while a process is being started.
+        from multiprocessing.reduction import DupFd  # noqa: PLC0415
+
+        return _received, tuple(DupFd(descriptor) for descriptor in self._descriptors)
+
+
+def _received(arena: Any, issues: Any, replies: Any) -> Wiring:
+    return Wiring(arena=arena.detach(), issues=issues.detach(), replies=replies.detach())
+
+
+def _work_forked(
+    duty: Duty, wiring: Wiring, parent: int | None, inherited: Callable[[], set[int]]
+) -> None:
+    # A pipe ends when nobody holds its other end: what is inherited and not ours is closed.
+    for descriptor in inherited() - set(wiring):
+        os.close(descriptor)
+    work(duty, wiring, parent)
+
+
+def _work_sent(duty: Duty, wiring: Wiring, parent: int | None) -> None:
+    # Under a fork server the parent is that server; the pipe's end tells of the other.
+    work(duty, wiring, parent if parent == os.getppid() else None)
+
+
+# Every worker of this process that is not known to have ended.
+_started: list[BaseProcess] = []
+_owner = os.getpid()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Leave the interpreter at once: workers hold nothing."""
+    if os.getpid() == _owner:
+        for process in _started:
+            process.kill()

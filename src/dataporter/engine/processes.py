@@ -1,0 +1,288 @@
+"""The process engine: workers fetch ahead, batches come in the order of their tasks.
+
+                       one pipe of issues: any free worker takes the next
+    consumer ──────────────────────────────────────────────────▶ workers
+       ▲                                                            │ batch into the slot
+       └──────────────── one pipe of replies ◀──────────────────────┘
+
+Messages are small and of fixed size, so reads and writes of them are whole: there is no
+lock that a killed worker could hold. Tasks and batches lie in slots of shared memory. A
+slot is free again when no array or tensor over it lives, not before.
+
+Fetched ahead are `num_workers * prefetch_factor` batches. Only while the consumer waits for
+a slow batch, free workers go on with later ones: up to `_STRETCH` times as many, as long as
+all that waits is at most `_STRETCH_BYTES`. That and what the consumer holds bound the memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dataporter.engine.arena import Slot, create_arena
+from dataporter.engine.crew import Crew, Losses, WorkerOptions
+from dataporter.engine.wire import BATCH, ISSUE, REPLY, STOP, UNREADY, read_batch, write_task
+from dataporter.engine.worker import Wiring, WorkerTraceback
+from dataporter.errors import WorkerError, WorkerTimeoutError
+from dataporter.fetch import Fetcher
+from dataporter.tasks import Task
+
+_STRETCH = 16
+_STRETCH_BYTES = 2**28
+_MOST_ISSUED = 1024  # far below what a pipe holds: issuing never blocks
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """A task on its way."""
+
+    task: Task
+    slot: int
+    reply: tuple[int, int, int] | None = None  # outcome, offset, size
+
+
+class ProcessEngine:
+    """Runs tasks in worker processes. One run at a time; the workers stay for the next."""
+
+    def __init__(self, fetch: Fetcher, options: WorkerOptions) -> None:
+        self._options = options
+        self._owner = os.getpid()
+        self._depth = min(options.num_workers * options.prefetch_factor, _MOST_ISSUED // _STRETCH)
+        self._slots: dict[int, Slot] = {}
+        self._free: deque[int] = deque()
+        self._held: dict[int, weakref.ref[Any]] = {}  # slots of batches that the consumer has
+        self._tickets: dict[int, _Ticket] = {}  # by number of the issue
+        self._unfinished = 0  # tickets without a reply
+        self._largest = 0  # bytes of the largest batch so far
+        self._issued = 0
+        self._runs = 0
+        self._running = False
+        arena = self._arena = create_arena()
+        issues, self._to_workers = os.pipe()
+        self._replies, from_workers = os.pipe()
+        os.set_blocking(self._replies, False)
+        self._taking_back = _reopened(issues)
+        self._poll = select.poll()
+        self._poll.register(self._replies, select.POLLIN)
+        wiring = Wiring(arena=arena, issues=issues, replies=from_workers)
+        self._crew = Crew(fetch, options, wiring, self._poll)
+        _open[self._to_workers] = [arena, issues, self._to_workers, self._replies, from_workers]
+        if self._taking_back is not None:
+            _open[self._to_workers].append(self._taking_back)
+        self._close = weakref.finalize(
+            self, _close, self._owner, self._crew, self._to_workers, self._taking_back
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a pass is under way."""
+        return self._running
+
+    def close(self) -> None:
+        """Let the workers go."""
+        self._close()
+
+    def run(self, tasks: Iterator[Task], *, then_close: bool) -> Iterator[tuple[Task, Any]]:
+        """Start fetching; yield every task with its batch, in order."""
+        self._running = True
+        self._runs += 1
+        order: deque[int] = deque()  # numbers of issues, in the order of their tasks
+        results = self._deliver(tasks, order, then_close=then_close)
+        next(results)  # into its `try`: from here on, dropping it ends the run
+        self._top_up(tasks, order)
+        self._crew.start(inherited=_inherited)
+        return results
+
+    def _deliver(
+        self, tasks: Iterator[Task], order: deque[int], *, then_close: bool
+    ) -> Iterator[Any]:
+        losses = Losses(self._options.max_restarts)
+        try:
+            yield None
+            while order:
+                ticket = self._wait_for(tasks, order, losses)
+                self._top_up(tasks, order)
+                yield ticket.task, self._take(ticket)
+        finally:
+            self._abandon()
+            self._running = False
+            if then_close:
+                self.close()
+
+    def _top_up(self, tasks: Iterator[Task], order: deque[int], most: int | None = None) -> None:
+        most = self._depth if most is None else most
+        while len(order) < most and self._unfinished < self._depth:
+            task = next(tasks, None)
+            if task is None:
+                return
+            order.append(self._issue(task))
+
+    def _issue(self, task: Task) -> int:
+        number = self._free.pop() if self._free else len(self._slots) + 1
+        slot = self._slots.get(number) or self._slots.setdefault(number, Slot(self._arena, number))
+        size = write_task(slot, self._runs, task.indices, task.positions, task.stream)
+        self._issued += 1
+        self._unfinished += 1
+        self._tickets[self._issued] = _Ticket(task, number)
+        os.write(self._to_workers, ISSUE.pack(self._issued, number, size))
+        return self._issued
+
+    def _wait_for(self, tasks: Iterator[Task], order: deque[int], losses: Losses) -> _Ticket:
+        """Wait for the next task's reply, and take its ticket off."""
+        patience = self._options.timeout
+        deadline = time.monotonic() + patience if patience else None
+        self._read_replies()
+        while self._tickets[order[0]].reply is None:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
+            ready = self._poll.poll(left)
+            if not ready:
+                raise WorkerTimeoutError(self._crew.who_has(order[0], patience))
+            self._read_replies()
+            if any(descriptor != self._replies for descriptor, _ in ready):
+                self._replace_the_dead(order, losses)
+            if self._largest:
+                room = _STRETCH_BYTES // self._largest
+                self._top_up(tasks, order, min(self._depth * _STRETCH, max(room, self._depth)))
+        return self._tickets.pop(order.popleft())
+
+    def _read_replies(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._replies, REPLY.size * 256):
+                for issue, number, outcome, offset, size in REPLY.iter_unpack(data):
+                    ticket = self._tickets.get(issue)
+                    if ticket is None:
+                        self._free.append(number)  # abandoned, or issued again in another slot
+                    else:
+                        ticket.reply = outcome, offset, size
+                        self._unfinished -= 1
+                        self._largest = max(self._largest, offset + size)
+
+    def _take(self, ticket: _Ticket) -> Any:
+        """Rebuild a batch where it lies; its slot is free when the last part of it dies."""
+        outcome, offset, size = ticket.reply or (UNREADY, 0, 0)
+        slot = self._slots[ticket.slot]
+        if outcome != BATCH:
+            packed = slot.reach(offset + size)[offset : offset + size].tobytes()
+            self._free.append(ticket.slot)
+            raise _unpacked(packed, in_init=outcome == UNREADY)
+        memory = slot.fresh(offset + size)
+        batch = read_batch(memory, offset, size)
+        self._held[ticket.slot] = weakref.ref(memory, _Free(self._held, self._free, ticket.slot))
+        return batch
+
+    def _abandon(self) -> None:
+        """Forget what is on its way: replies to it will only free their slots."""
+        if os.getpid() != self._owner or not self._close.alive:
+            return
+        self._read_replies()
+        for ticket in self._tickets.values():
+            if ticket.reply is not None:
+                self._free.append(ticket.slot)
+        self._tickets.clear()
+        self._unfinished = 0
+        self._take_back_issues()
+
+    def _take_back_issues(self) -> set[int]:
+        """Read out of the pipe what no worker has taken yet; the numbers of the issues."""
+        found = set()
+        for issue, number in _taken_back(self._taking_back):
+            self._free.append(number)
+            found.add(issue)
+        return found
+
+    def _replace_the_dead(self, order: deque[int], losses: Losses) -> None:
+        """Start dead workers anew, and issue again what they had in hand."""
+        dead = self._crew.dead()
+        if not dead:
+            return
+        self._read_replies()
+        taken_back = self._take_back_issues()
+        in_hand = self._crew.in_hand(but_not=dead)
+        for worker in dead:
+            had = self._tickets.get(self._crew.has(worker))
+            if had is not None and had.reply is None:
+                self._free.append(had.slot)
+            losses.note(self._crew.dismissed(worker), worker, None if had is None else had.task)
+        for place, issue in enumerate(order):
+            ticket = self._tickets[issue]
+            if ticket.reply is not None or (issue in in_hand and issue not in taken_back):
+                continue
+            # A worker that took it a moment ago may still reply: into the old slot, which is
+            # not used again before that reply.
+            del self._tickets[issue]
+            self._unfinished -= 1
+            order[place] = self._issue(ticket.task)
+        self._crew.start(inherited=_inherited)
+
+
+class _Free:
+    """Frees a slot when what lay over it has died."""
+
+    __slots__ = ("_free", "_held", "_slot")
+
+    def __init__(self, held: dict[int, Any], free: deque[int], slot: int) -> None:
+        self._held, self._free, self._slot = held, free, slot
+
+    def __call__(self, _: object) -> None:
+        del self._held[self._slot]
+        self._free.append(self._slot)
+
+
+def _unpacked(packed: bytes, *, in_init: bool) -> BaseException:
+    """The error that a worker met, with where it was as its cause."""
+    pickled, name, text = pickle.loads(packed)  # noqa: S301  from a worker of ours
+    if in_init:
+        text = f"worker_init_fn failed. {text}"
+    if pickled is None:
+        msg = f"{name} in a worker, which cannot be sent as it is. {text}"
+        return WorkerError(msg)
+    error: BaseException = pickle.loads(pickled)  # noqa: S301  likewise
+    error.__cause__ = WorkerTraceback(text)
+    return error
+
+
+def _reopened(pipe: int) -> int | None:
+    """A descriptor that reads from the same pipe without ever blocking."""
+    path = f"/proc/self/fd/{pipe}"
+    if not os.path.exists(path):  # noqa: PTH110  elsewhere issues cannot be taken back
+        return None
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _taken_back(taking_back: int | None) -> Iterator[tuple[int, int]]:
+    """Read issues that no worker has taken; their numbers and slots."""
+    if taking_back is None:
+        return
+    with contextlib.suppress(BlockingIOError):
+        while message := os.read(taking_back, ISSUE.size):
+            issue, number, _ = ISSUE.unpack(message)
+            yield issue, number
+
+
+# The descriptors of every engine of this process, by the one that it writes to.
+_open: dict[int, list[int]] = {}
+
+
+def _inherited() -> set[int]:
+    """What a forked worker finds open of all engines."""
+    return {descriptor for descriptors in _open.values() for descriptor in descriptors}
+
+
+def _close(owner: int, crew: Crew, to_workers: int, taking_back: int | None) -> None:
+    """Tell the workers to end. They are not waited for."""
+    if os.getpid() != owner:
+        return  # a forked child inherits the object, not the engine
+    for _ in _taken_back(taking_back):
+        pass
+    os.write(to_workers, ISSUE.pack(STOP, 0, 0) * crew.size)
+    crew.leave()
+    for descriptor in _open.pop(to_workers):
+        os.close(descriptor)

@@ -1,0 +1,147 @@
+"""A worker process: takes the next issue, fetches its batch into its slot, replies.
+
+It holds nothing that anybody needs. Killed at any instruction, it leaves a slot that the
+parent takes back and a task that the parent issues again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dataporter.engine.arena import Slot, Writer
+from dataporter.engine.wire import (
+    BATCH,
+    ERROR,
+    ISSUE,
+    REPLY,
+    STOP,
+    UNREADY,
+    read_task,
+    write_batch,
+)
+from dataporter.engine.worker_info import announce_worker
+from dataporter.fetch import Fetcher
+from dataporter.generators import seed_all
+from dataporter.randomness import Stream
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """The descriptors that connect a worker with its parent."""
+
+    arena: int
+    issues: int  # read end, shared by all workers: whoever is free takes the next
+    replies: int  # write end, shared likewise
+
+    def __iter__(self) -> Any:
+        return iter((self.arena, self.issues, self.replies))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duty:
+    """What a worker is to do."""
+
+    worker: int
+    num_workers: int
+    seed: int
+    fetch: Fetcher
+    dataset: Any
+    init: Callable[[int], None] | None
+
+
+class WorkerTraceback(Exception):  # noqa: N818  never raised: the cause of what is raised
+    """Where in which worker an error happened; the cause of the error that arrives."""
+
+    def __str__(self) -> str:
+        return "\n" + "".join(self.args)
+
+
+def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
+    """Work until the parent says stop, closes its end of the pipe, or dies.
+
+    `parent` is the process to die with; None where the pipe alone must do.
+    """
+    _detach(parent)
+    torch.set_num_threads(1)
+    seed_all(duty.seed)
+    announce_worker(duty.worker, duty.num_workers, duty.seed, duty.dataset)
+    slots: dict[int, Slot] = {}
+    board = Slot(wiring.arena, 0).reach(8 * (duty.worker + 1)).view(np.uint64)
+    ready: tuple[int, bytes] | None = None
+    try:
+        if duty.init is not None:
+            duty.init(duty.worker)
+    except Exception as error:  # noqa: BLE001  it is the parent's to raise
+        ready = UNREADY, _packed(error, duty.worker)
+    number_of_pass, stream = -1, Stream(0, 0)
+    while message := os.read(wiring.issues, ISSUE.size):
+        issue, number, size = ISSUE.unpack(message)
+        if issue == STOP:
+            return
+        board[duty.worker] = issue
+        slot = slots.get(number) or slots.setdefault(number, Slot(wiring.arena, number))
+        try:
+            found, indices, positions, (seed, epoch) = read_task(slot, size)
+            if (found, seed, epoch) != (number_of_pass, stream.seed, stream.epoch):
+                number_of_pass, stream = found, Stream(seed, epoch)
+                duty.fetch.begin_pass()
+            if ready is None:
+                writer = Writer(slot)
+                batch = duty.fetch(indices, positions, stream, writer.empty)
+                outcome, (offset, length) = BATCH, write_batch(writer, batch)
+                del batch
+            else:
+                outcome, (offset, length) = _write_error(slot, *ready)
+        except Exception as error:  # noqa: BLE001  it is the parent's to raise
+            outcome, (offset, length) = _write_error(slot, ERROR, _packed(error, duty.worker))
+        try:
+            os.write(wiring.replies, REPLY.pack(issue, number, outcome, offset, length))
+        except BrokenPipeError:
+            return  # the parent has closed the engine and waits for no reply
+        board[duty.worker] = 0
+
+
+def _detach(parent: int | None) -> None:
+    """Make this process one that lives and dies with its parent alone."""
+    # The parent decides when a run ends; a terminal's Ctrl-C goes to all of the group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if parent is not None and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before that took effect
+            os._exit(1)
+
+
+def _packed(error: Exception, worker: int) -> bytes:
+    """An error as (pickle of it or None, its traceback as text)."""
+    where = f"In worker {worker} (pid {os.getpid()}):\n"
+    text = where + "".join(traceback.format_exception(error))
+    return pickle.dumps((_rebuildable(error), type(error).__qualname__, text))
+
+
+def _rebuildable(error: Exception) -> bytes | None:
+    """The pickle of an error that comes back as it is, else None."""
+    try:
+        pickled = pickle.dumps(error)
+        again = pickle.loads(pickled)  # noqa: S301  our own, to see whether it can be rebuilt
+    except Exception:  # noqa: BLE001  whatever its class does when pickled: it is told in words then
+        return None
+    return pickled if type(again) is type(error) and str(again) == str(error) else None
+
+
+def _write_error(slot: Slot, outcome: int, packed: bytes) -> tuple[int, tuple[int, int]]:
+    slot.reach(len(packed))[: len(packed)] = np.frombuffer(packed, np.uint8)
+    return outcome, (0, len(packed))
