@@ -543,3 +543,49 @@ def test_a_new_process_continues_bit_by_bit():
     )
     lines = [json.loads(line) for line in answer.stdout.splitlines()]
     assert lines == [[batches[done:], following] for done in range(1, len(batches) + 1)]
+
+
+class FailsOnce(Ids):
+    """Raises for a sample the first time it is asked for."""
+
+    def __init__(self, length: int, error: BaseException, failing: int) -> None:
+        super().__init__(length)
+        self.error, self.failing = error, {failing}
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.failing:
+            self.failing.discard(index)
+            raise self.error
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), KeyboardInterrupt(), StopIteration()])
+def test_after_an_error_the_same_batch_is_tried_again_and_nothing_is_lost(error):
+    loader = ResumableDataLoader(FailsOnce(10, error, failing=4), 2, seed=1)
+    batches, seen = iter(loader), []
+    with pytest.raises((OSError, KeyboardInterrupt, RuntimeError)):
+        seen.extend(plain(batch) for batch in batches)
+    assert seen == [[0, 1], [2, 3]]
+    assert loader.state_dict()["samples_processed"] == 4
+    assert not loader.state_dict()["finished"]
+    assert [plain(batch) for batch in batches] == [[4, 5], [6, 7], [8, 9]]
+    assert loader.state_dict()["finished"]
+
+
+def test_after_an_error_in_a_sampler_it_is_drawn_again():
+    class Failing(Stateless):
+        fails = True
+
+        def __iter__(self):
+            for index in range(self.length):
+                if index == 4 and self.fails:
+                    Failing.fails = False
+                    raise OSError("gone")
+                yield index
+
+    loader = ResumableDataLoader(Ids(8), 2, sampler=Failing(8), seed=1)
+    batches = iter(loader)
+    assert [plain(next(batches)) for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(OSError, match="gone"):
+        next(batches)
+    assert [plain(batch) for batch in batches] == [[4, 5], [6, 7]]

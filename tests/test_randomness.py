@@ -297,3 +297,56 @@ def test_a_dataset_that_draws_nothing_is_seeded_in_its_first_batch_only():
     dataset.outside = random.getstate()
     one_pass(ResumableDataLoader(dataset, 8, seed=1))
     assert dataset.seeded == [True] * 8 + [False] * 32
+
+
+def test_a_collate_function_is_applied_to_its_samples_once_also_if_it_first_draws_late():
+    def doubling(samples: list[torch.Tensor]) -> torch.Tensor:
+        for sample in samples:
+            sample.mul_(2)
+        if samples[0] >= 8:
+            torch.rand(1)
+        return torch.stack(samples)
+
+    dataset = [torch.tensor(float(index)) for index in range(8)]
+    batches = one_pass(ResumableDataLoader(dataset, 2, seed=1, collate_fn=doubling))
+    assert batches == [[0, 2], [4, 6], [8, 10], [12, 14]]
+
+
+class Nested(Ids):
+    """Iterates a loader of its own while it is itself fetched."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.inner = ResumableDataLoader(Augmented(4), 2, seed=3)
+
+    def __getitem__(self, index: int) -> tuple[float, float]:
+        before = float(sample_rng().random())
+        one_pass(self.inner)
+        return before, float(sample_rng().random())
+
+
+def test_a_loader_inside_a_dataset_leaves_the_outer_samples_numbers_alone():
+    nested = one_pass(ResumableDataLoader(Nested(5), 1, seed=1))
+    plain_ones = one_pass(ResumableDataLoader(Augmented(5, "own own"), 1, seed=1))
+    assert nested == [columns for _, columns in plain_ones]
+
+
+def test_sample_rng_stays_for_getitems_when_randomness_is_off():
+    on = one_pass(ResumableDataLoader(AsksInBatches(8), 4, seed=1))
+    off = one_pass(ResumableDataLoader(AsksInBatches(8), 4, seed=1, randomness=False))
+    assert on == off
+
+
+def test_an_interrupt_leaves_the_callers_generators_alone():
+    class Interrupted(Ids):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            if indices[0]:
+                torch.rand(3)
+                raise KeyboardInterrupt
+            return indices
+
+    batches = iter(ResumableDataLoader(Interrupted(8), 4, seed=1))
+    before = capture()
+    with pytest.raises(KeyboardInterrupt):
+        list(batches)
+    assert before.still_holds()

@@ -20,6 +20,10 @@ from dataporter.errors import (
     StateMismatchWarning,
     StateVersionError,
     TopologyError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerRestartWarning,
+    WorkerTimeoutError,
 )
 from dataporter.randomness import sample_rng
 from dataporter.resumable_dataloader import ResumableDataLoader, create_resumable_dataloader
@@ -43,6 +47,10 @@ __all__ = [
     "StateMismatchWarning",
     "StateVersionError",
     "TopologyError",
+    "WorkerDiedError",
+    "WorkerError",
+    "WorkerRestartWarning",
+    "WorkerTimeoutError",
     "__version__",
     "create_resumable_dataloader",
     "sample_rng",

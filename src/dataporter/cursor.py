@@ -28,7 +28,10 @@ class _Start:
 
 
 class Cursor:
-    """Where a run stands. `fresh(epoch)` is the progress at the start of an epoch.
+    """Where a run stands.
+
+    `fresh(epoch)` is the progress at the start of an epoch that begins now; `unload()` is
+    called when a loaded position is given up for another epoch.
 
     >>> cursor = Cursor(lambda epoch: Progress(epoch=epoch))
     >>> [cursor.begin_pass().epoch for _ in range(3)]
@@ -38,8 +41,11 @@ class Cursor:
     7
     """
 
-    def __init__(self, fresh: Callable[[int], Progress]) -> None:
+    def __init__(
+        self, fresh: Callable[[int], Progress], unload: Callable[[], None] = lambda: None
+    ) -> None:
         self._fresh = fresh
+        self._unload = unload
         self._start: _Start | None = _Start(progress=fresh(0))
         self._pass = 0
         # Read by state_dict() at any moment: replaced as a whole, never changed in place.
@@ -47,9 +53,9 @@ class Cursor:
         self.loads = 0
 
     @property
-    def has_start(self) -> bool:
-        """Whether a loaded or chosen position still waits for a pass to begin there."""
-        return self._start is not None
+    def has_loaded_start(self) -> bool:
+        """Whether a loaded position still waits for a pass to begin there."""
+        return self._start is not None and self._start.loaded
 
     def load(self, progress: Progress) -> None:
         """Make the next pass continue at `progress`."""
@@ -63,6 +69,8 @@ class Cursor:
         if start is not None and start.loaded and start.progress.epoch == epoch:
             self._start = replace(start, chosen=True)
             return
+        if start is not None and start.loaded:
+            self._unload()
         self._start = _Start(progress=self._fresh(epoch), chosen=True)
         self.progress = self._start.progress
 
@@ -71,6 +79,8 @@ class Cursor:
         start = self._start
         if start is None:
             progress = self._fresh(self.progress.epoch + 1)
+        elif not start.loaded:
+            progress = self._fresh(start.progress.epoch)
         elif start.progress.finished and not start.chosen:
             progress = self._fresh(start.progress.epoch + 1)
         else:

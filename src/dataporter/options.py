@@ -5,8 +5,10 @@ Everything is checked before anything is built, so a loader exists whole or not 
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any, get_args
 
+import torch
 from torch.utils.data import IterableDataset
 
 from dataporter.errors import OptionError, OptionTypeError
@@ -28,6 +30,8 @@ def check_options(
     prefetch_factor: int | None,
     persistent_workers: bool,
     tail: Tail | None,
+    callables: dict[str, Any],
+    generator: Any,
     unknown: dict[str, Any],
 ) -> None:
     """Raise for what cannot work, naming the argument, the value and the remedy."""
@@ -41,6 +45,7 @@ def check_options(
             "have __getitem__, are supported so far."
         )
         raise OptionTypeError(msg)
+    _check_kinds(dataset, sampler, batch_sampler, generator, callables)
     _check_workers(
         num_workers,
         timeout,
@@ -52,7 +57,7 @@ def check_options(
         _check_batch_sampler_alone(batch_size, shuffle, sampler, drop_last)
     elif batch_size is not None:
         _check_int("batch_size", batch_size, least=1)
-    elif drop_last:
+    elif drop_last or tail == "drop":
         msg = "drop_last=True needs batches, found batch_size=None, which delivers single samples."
         raise OptionError(msg)
     if sampler is not None and shuffle:
@@ -62,6 +67,25 @@ def check_options(
         )
         raise OptionError(msg)
     _check_tail(tail, sampler, batch_sampler, drop_last=drop_last)
+
+
+def _check_kinds(
+    dataset: Any, sampler: Any, batch_sampler: Any, generator: Any, callables: dict[str, Any]
+) -> None:
+    if not hasattr(dataset, "__getitem__"):
+        msg = f"a dataset must have __getitem__, found {type(dataset).__name__}."
+        raise OptionTypeError(msg)
+    for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        if value is not None and not (hasattr(value, "__iter__") or hasattr(value, "__getitem__")):
+            msg = f"{name} must be iterable, found {type(value).__name__} {value!r}."
+            raise OptionTypeError(msg)
+    for name, value in callables.items():
+        if value is not None and not callable(value):
+            msg = f"{name} must be callable, found {type(value).__name__} {value!r}."
+            raise OptionTypeError(msg)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        msg = f"generator must be a torch.Generator, found {type(generator).__name__}."
+        raise OptionTypeError(msg)
 
 
 def _check_workers(
@@ -76,7 +100,7 @@ def _check_workers(
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         msg = f"timeout must be a number of seconds, found {timeout!r}."
         raise OptionTypeError(msg)
-    if timeout < 0:
+    if not timeout >= 0:
         msg = f"timeout must be at least 0 seconds, found {timeout}."
         raise OptionError(msg)
     if prefetch_factor is not None:
@@ -88,6 +112,14 @@ def _check_workers(
         msg = (
             f"multiprocessing_context={multiprocessing_context!r} needs workers, "
             "found num_workers=0. Set one or the other."
+        )
+        raise OptionError(msg)
+    if isinstance(multiprocessing_context, str) and (
+        multiprocessing_context not in multiprocessing.get_all_start_methods()
+    ):
+        methods = ", ".join(map(repr, multiprocessing.get_all_start_methods()))
+        msg = (
+            f"multiprocessing_context must be one of {methods}, found {multiprocessing_context!r}."
         )
         raise OptionError(msg)
 

@@ -69,7 +69,7 @@ class Pass(Iterator[Any]):
         return batch
 
     def _follow_load(self) -> None:
-        if not self._cursor.has_start:
+        if not self._cursor.has_loaded_start:
             msg = (
                 "load_state_dict() was called after this iterator was made, and another "
                 "iterator has continued from the loaded position since. Use that one, or make "

@@ -5,7 +5,9 @@ its key, and `sample_rng()` gives a NumPy generator with that key. Seeding three
 costs 7 µs a sample, too much for a dataset that draws nothing, so `LazySeeding` seeds
 only those who draw. If the result ever differs from seeding every sample, it is a bug.
 
-Out of scope: generators that a dataset owns itself. Let it draw from `sample_rng()`.
+Out of scope: generators that a dataset owns itself, and draws that nobody can see after
+the fact, since the dataset puts the generator back itself (`torch.random.fork_rng()`). Let
+it draw from `sample_rng()`. The global generators are one for all threads of a process.
 """
 
 from __future__ import annotations
@@ -145,14 +147,24 @@ class LazySeeding:
         while nothing is drawn, since within it there is no telling the samples apart.
         """
         current = _threads.current
-        if not self._seeds_globals:
-            with _left_when_done(current):
-                return whole(arguments) if whole else _keyed(current, each, arguments, keys())
-        if self._level is None:
-            if whole is None:
-                return self._first(current, each, arguments, keys())
-            self._level = _NOTHING
-        while self._level < _SEEDED:
+        with _put_back_when_done(current):
+            if not self._seeds_globals:
+                return _unseeded(current, each, arguments, keys, whole)
+            if self._level is None:
+                if whole is None:
+                    return self._first(current, each, arguments, keys())
+                self._level = _NOTHING
+            return self._map(current, each, arguments, keys, whole)
+
+    def _map(
+        self,
+        current: _Current,
+        each: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        keys: Callable[[], Sequence[int]],
+        whole: Callable[[Sequence[Argument]], list[Result]] | None,
+    ) -> list[Result]:
+        while self._level is not None and self._level < _SEEDED:
             watch = _Watch(current)
             try:
                 if self._level == _KEYED:
@@ -165,14 +177,15 @@ class LazySeeding:
                 # draws, or one with the right numbers, may speak for the dataset.
                 if watch.seen() <= self._level:
                     raise
+            except BaseException:
+                watch.put_back()
+                raise
             else:
                 if watch.seen() <= self._level:
                     return results
-            finally:
-                current.enter(None)
             self._level = watch.seen()
             watch.put_back()
-        with _left_when_done(current), _caller_undisturbed():
+        with _caller_undisturbed():
             return _keyed(current, each, arguments, keys(), seeds=True)
 
     def _first(
@@ -184,7 +197,7 @@ class LazySeeding:
     ) -> list[Result]:
         results: list[Result] = []
         need = _NOTHING
-        with _left_when_done(current), _caller_undisturbed():
+        with _caller_undisturbed():
             for argument, key in zip(arguments, keys, strict=True):
                 seed_all(key)
                 watch = _Watch(current) if need < _SEEDED else None
@@ -192,6 +205,29 @@ class LazySeeding:
                 need = max(need, watch.seen()) if watch else need
         self._level = need
         return results
+
+
+def seeded(function: Callable[[Argument], Result], argument: Argument, key: int) -> Result:
+    """Apply a function with the key as its randomness, seeded in any case."""
+    current = _threads.current
+    with _put_back_when_done(current), _caller_undisturbed():
+        return _keyed(current, function, [argument], [key], seeds=True)[0]
+
+
+def _unseeded(
+    current: _Current,
+    each: Callable[[Argument], Result],
+    arguments: Sequence[Argument],
+    keys: Callable[[], Sequence[int]],
+    whole: Callable[[Sequence[Argument]], list[Result]] | None,
+) -> list[Result]:
+    if whole is not None:
+        current.enter(_NO_SAMPLE)
+        current.asked = False
+        results = whole(arguments)
+        if not current.asked:
+            return results
+    return _keyed(current, each, arguments, keys())
 
 
 def _keyed(
@@ -234,11 +270,14 @@ class _Watch:
 
 
 @contextmanager
-def _left_when_done(current: _Current) -> Iterator[None]:
+def _put_back_when_done(current: _Current) -> Iterator[None]:
+    """Leave the thread's sample as it was: a dataset may itself iterate a loader."""
+    key, generator, asked = current.key, current.generator, current.asked
     try:
         yield
     finally:
-        current.enter(None)
+        current.key, current.generator = key, generator
+        current.asked = asked
 
 
 @contextmanager

@@ -25,12 +25,13 @@ from dataporter.errors import (
 )
 from dataporter.fetch import Fetcher
 from dataporter.options import check_options
-from dataporter.order import Plan, Tail
+from dataporter.order import Plan, Tail, Topology
 from dataporter.order.keys import key_as_int
 from dataporter.passes import Pass
-from dataporter.samplers import ResumableSampler, checked_epoch, checked_seed
+from dataporter.samplers import ResumableSampler, checked_epoch, checked_seed, is_own
 from dataporter.strategies import ResumptionStrategy, resolve_strategy
 from dataporter.tasks import PlannedTasks, SampledTasks, Task, Tasks
+from dataporter.users_sampler import UsersSampler, epoch_of
 from dataporter.utils.fingerprint import dataset_fingerprint, dataset_length
 from dataporter.utils.state_dict import (
     Identity,
@@ -133,6 +134,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             tail=tail,
+            callables={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn},
+            generator=generator,
             unknown=unknown,
         )
         self._fetch = Fetcher(
@@ -146,7 +149,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         drop_last = drop_last or tail == "drop"
         self._seed_is_given = seed is not None
         self._own: ResumableSampler | None = None
-        if isinstance(sampler, ResumableSampler):
+        if is_own(sampler):
             self._own = _agreeing(sampler, seed, chosen if rank is not None else None)
             self._seed_is_given = sampler.seed_is_given
         elif sampler is None and batch_sampler is None:
@@ -177,32 +180,49 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self._draws_from: Any = sampler if batch_sampler is None else batch_sampler
-        self._topology = chosen.topology() if self._own is None else self._own.topology
+        self._users: UsersSampler | None = None
+        if self._own is None:
+            self._users = UsersSampler(
+                self.sampler if batch_sampler is None else batch_sampler,
+                yields_batches=batch_sampler is not None,
+            )
+        self._topology = self._find_topology(chosen)
         self._num_samples = dataset_length(dataset)
         self._fingerprint = dataset_fingerprint(dataset)
         self._tasks = self._make_tasks(tail)
-        self._cursor = Cursor(self._tasks.fresh)
-        self._sampler_epoch = 0
+        self._cursor = Cursor(self._tasks.fresh, self._tasks.undo_restore)
+        self._told = self._telling()
+        if self._own is not None and self._own.is_positioned:
+            start = self._own.state_dict()
+            at = Progress(epoch=start["epoch"], samples_processed=start["samples_processed"])
+            self._cursor.load(at)
+        elif epoch := epoch_of(self._epoch_target()):
+            self._cursor.set_epoch(epoch)
         self._max_restarts = max_restarts
         self._engine: ProcessEngine | None = None
 
+    def _find_topology(self, chosen: ResumptionStrategy) -> Topology:
+        if self._own is not None:
+            return self._own.topology
+        told = None if self._users is None else self._users.topology()
+        return told or chosen.topology()
+
     def _make_tasks(self, tail: Tail | None) -> Tasks:
-        if self._own is None:
+        if self._users is not None:
             return SampledTasks(
-                self._draws_from,
+                self._users,
                 batch_size=self.batch_size,
                 drop_last=self.drop_last,
-                yields_batches=self._draws_from is self.batch_sampler,
                 topology=self._topology,
             )
+        own: Any = self._own
         plan = Plan(
-            length=self._own.order.length,
+            length=own.order.length,
             batch_size=self.batch_size or 1,
             topology=self._topology,
-            tail=tail or ("drop" if self.drop_last else self._own.tail),
+            tail=tail or ("drop" if self.drop_last else own.tail),
         )
-        return PlannedTasks(self._own, plan)
+        return PlannedTasks(own, plan)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
         self._follow_sampler()
@@ -296,7 +316,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         for message in messages:
             warnings.warn(message, StateMismatchWarning, stacklevel=2)
         if self._own is not None:
-            progress = within(progress, self._own.order.length, strict=not messages)
+            progress = within(progress, self._own.order.length, strict=strict)
         self._tasks.restore(progress)
         if self._own is None:
             self._seed = seed
@@ -317,29 +337,29 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         )
 
     def _order_id(self) -> str:
-        if self._own is not None:
-            return self._own.order.id
-        role = "batch_sampler" if self._draws_from is self.batch_sampler else "sampler"
-        return f"{role} {type(self._draws_from).__qualname__}"
+        if self._users is not None:
+            return self._users.order_id()
+        return self._own.order.id if self._own is not None else ""
 
     def _lead_sampler(self, epoch: int) -> None:
         """Tell the sampler the epoch, as torch's DistributedSampler has to be told."""
         target = self._epoch_target()
         if target is not None:
             target.set_epoch(epoch)
-        self._sampler_epoch = epoch
+        self._told = self._telling()
 
     def _follow_sampler(self) -> None:
         """Take over an epoch that was set on the sampler, as torch's users and trainers do."""
-        epoch = getattr(self._epoch_target(), "epoch", None)
-        if isinstance(epoch, int) and epoch != self._sampler_epoch:
+        epoch = epoch_of(self._epoch_target())
+        if epoch is not None and self._told != self._telling():
             self.set_epoch(epoch)
 
+    def _telling(self) -> int | None:
+        """What changes when somebody sets the sampler's epoch."""
+        return epoch_of(self._epoch_target()) if self._own is None else self._own.times_set
+
     def _epoch_target(self) -> Any:
-        for sampler in (self._draws_from, getattr(self._draws_from, "sampler", None)):
-            if callable(getattr(sampler, "set_epoch", None)):
-                return sampler
-        return None
+        return self._own if self._users is None else self._users.epoch_target()
 
 
 def _length_of(dataset: Any) -> int:

@@ -8,10 +8,11 @@ workers draws ahead of what it delivers; there, say how much was really used wit
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,7 @@ class _Pass:
     start: int = 0
     drawn: int = 0
     begun: bool = False
+    loaded: bool = False
 
 
 class ResumableSampler(Sampler[int]):
@@ -87,6 +89,12 @@ class ResumableSampler(Sampler[int]):
         self.topology = Topology()
         self.tail: Tail = "pad"
         self._pass = _Pass()
+        self.times_set = 0  # how often set_epoch was called
+
+    @property
+    def is_positioned(self) -> bool:
+        """Whether a position was loaded that no pass has begun at yet."""
+        return self._pass.loaded and not self._pass.begun
 
     @property
     def order(self) -> Order:
@@ -108,7 +116,9 @@ class ResumableSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`; a position loaded for that epoch is kept."""
-        if checked_epoch(epoch) != self._pass.epoch or self._pass.begun:
+        epoch = checked_epoch(epoch)
+        self.times_set += 1
+        if epoch != self._pass.epoch or self._pass.begun:
             self._pass = _Pass(epoch=epoch)
 
     def __iter__(self) -> Iterator[int]:
@@ -185,7 +195,7 @@ class ResumableSampler(Sampler[int]):
             )
             raise StateMismatchError(msg)
         self.seed = seed
-        self._pass = _Pass(epoch=epoch, start=position)
+        self._pass = _Pass(epoch=epoch, start=position, loaded=True)
 
 
 class ResumableDistributedSampler(ResumableSampler):
@@ -253,6 +263,9 @@ def _make_order(
     replacement: bool,
     num_samples: int | None,
 ) -> Order:
+    if not isinstance(data, int | Sized):
+        msg = f"a sampler needs a dataset or its length, found {type(data).__name__} {data!r}."
+        raise OptionTypeError(msg)
     length = data if isinstance(data, int) else len(data)
     if isinstance(length, bool) or not 0 <= length <= sys.maxsize:
         msg = f"a sampler's length must be an int of at least 0, found {length!r}."
@@ -263,7 +276,7 @@ def _make_order(
             msg = f"num_samples={num_samples} needs weights: without them an epoch is the data."
             raise OptionError(msg)
         return ShuffledOrder(length, seed) if shuffle else SequentialOrder(length, seed)
-    if num_samples is not None and (isinstance(num_samples, bool) or num_samples < 0):
+    if num_samples is not None and not (type(num_samples) is int and num_samples >= 0):
         msg = f"num_samples must be an int of at least 0, found {num_samples!r}."
         raise OptionError(msg)
     if shuffle:
@@ -279,6 +292,14 @@ def _make_order(
         msg = f"weights must be one for each sample: found {len(order.weights)} for {length}."
         raise OptionError(msg)
     return order
+
+
+def is_own(sampler: object) -> TypeGuard[ResumableSampler]:
+    """Whether a sampler draws its order as `ResumableSampler` does, so that it can be planned."""
+    return (
+        isinstance(sampler, ResumableSampler)
+        and type(sampler).__iter__ is ResumableSampler.__iter__
+    )
 
 
 def group_topology() -> Topology | None:
@@ -306,10 +327,10 @@ def checked_seed(seed: object) -> int:
 
 def checked_epoch(epoch: object) -> int:
     """Return a valid epoch, or raise."""
-    if isinstance(epoch, bool) or not isinstance(epoch, int):
+    if isinstance(epoch, bool) or not isinstance(epoch, SupportsIndex):
         msg = f"epoch must be an int, found {type(epoch).__name__} {epoch!r}."
         raise OptionTypeError(msg)
-    if epoch < 0:
+    if operator.index(epoch) < 0:
         msg = f"epoch must be at least 0, found {epoch}."
         raise OptionError(msg)
-    return epoch
+    return operator.index(epoch)

@@ -6,31 +6,21 @@ A pass follows dataporter's own order (`PlannedTasks`) or a sampler of the user'
 
 from __future__ import annotations
 
-import base64
-import copy
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
 
 from dataporter.generators import Captured, capture, restore, seed_all
 from dataporter.order import Plan, Topology
 from dataporter.order.keys import key_as_int
 from dataporter.randomness import Stream
 from dataporter.samplers import ResumableSampler
+from dataporter.users_sampler import UsersSampler, is_torchs_batch_sampler
 from dataporter.utils.state_dict import Progress
 
 
@@ -47,11 +37,15 @@ class Tasks(Protocol):
     """What a loader's passes are made of."""
 
     def fresh(self, epoch: int) -> Progress:
-        """Say where the run stands at the start of an epoch."""
+        """Say where the run stands at the start of an epoch that begins now."""
         ...
 
     def restore(self, progress: Progress) -> None:
-        """Go back to where a loaded progress was taken."""
+        """Go back to where a progress was taken. If that fails, nothing has changed."""
+        ...
+
+    def undo_restore(self) -> None:
+        """Go back to before the last `restore`."""
         ...
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
@@ -79,6 +73,9 @@ class PlannedTasks:
 
     def restore(self, progress: Progress) -> None:
         pass  # an order has no position of its own
+
+    def undo_restore(self) -> None:
+        pass
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
         plan, size = self._plan, self._plan.batch_size
@@ -112,44 +109,36 @@ class PlannedTasks:
 
 
 class SampledTasks:
-    """Tasks of a sampler or batch sampler of the user's own, taken as it is.
-
-    A stateful one is restored by its state, as of the delivered batch. Of a stateless one
-    the consumed indices are drawn again and dropped; its random numbers, from the global
-    generators or its own `generator`, are made to be the same then.
-    """
+    """Tasks of a sampler or batch sampler of the user's own, taken as it is."""
 
     def __init__(
         self,
-        sampler: Iterable[Any],
+        sampler: UsersSampler,
         *,
         batch_size: int | None,
         drop_last: bool,
-        yields_batches: bool,
         topology: Topology,
     ) -> None:
         self._sampler = sampler
+        self._drawn_from: Any = sampler.outermost
+        self._topology = topology
+        self._yields_batches = sampler.yields_batches
         self._size = 1 if batch_size is None else batch_size
         self._drop_last = drop_last
-        self._yields_batches = yields_batches
-        self._topology = topology
-        inner = getattr(sampler, "sampler", None) if yields_batches else None
-        self._stateful: Any = next((s for s in (sampler, inner) if _is_stateful(s)), None)
-        generators = (getattr(s, "generator", None) for s in (sampler, inner))
-        self._generator = next((g for g in generators if isinstance(g, torch.Generator)), None)
-        self._draws_at_start = _draws_only_at_start(inner if inner is not None else sampler)
+        if self._yields_batches and is_torchs_batch_sampler(self._drawn_from):
+            # Made here instead, so that the last, short batch is known to be one.
+            self._size, self._drop_last = self._drawn_from.batch_size, self._drawn_from.drop_last
+            self._drawn_from, self._yields_batches = self._drawn_from.sampler, False
 
     def fresh(self, epoch: int) -> Progress:
-        return Progress(
-            epoch=epoch, rng_state=self._generator_state(), sampler=self._sampler_state()
-        )
+        kept, rng_state = self._sampler.capture_start()
+        return Progress(epoch=epoch, rng_state=rng_state, sampler=kept)
 
     def restore(self, progress: Progress) -> None:
-        if self._stateful is not None and progress.sampler is not None:
-            self._stateful.load_state_dict(copy.deepcopy(progress.sampler["state"]))
-        elif self._generator is not None and progress.rng_state is not None:
-            state = bytearray(base64.b64decode(progress.rng_state))
-            self._generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
+        self._sampler.restore(progress.sampler, progress.rng_state)
+
+    def undo_restore(self) -> None:
+        self._sampler.undo_restore()
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
         world_size, rank = self._topology.world_size, self._topology.rank
@@ -157,45 +146,37 @@ class SampledTasks:
         done, drawn = progress.batches_processed, progress.samples_processed // world_size
         for indices in self._batches(progress, seed):
             first, drawn, done = drawn, drawn + len(indices), done + 1
+            kept = progress.sampler
+            if self._sampler.is_stateful:
+                # A short batch is the last one, and the sampler may have reset itself since.
+                kept = self._sampler.capture(ended=self._is_short(indices))
             after = replace(
                 progress,
                 samples_processed=drawn * world_size,
                 batches_processed=done,
-                # A short batch is the last one, and the sampler may have reset itself since.
-                sampler=self._sampler_state(ended=self._is_short(indices)),
+                sampler=kept,
             )
             # Interleaved, as ranks share an order: no two ranks have a sample's key in common.
             positions = np.arange(first, drawn, dtype=np.int64) * world_size + rank
             yield Task(indices, positions, stream, after)
 
     def end(self, progress: Progress) -> Progress:
-        # The next pass goes on from where sampler and generator are now.
-        return replace(
-            progress,
-            finished=True,
-            rng_state=self._generator_state(),
-            sampler=self._sampler_state(),
-        )
+        # The next pass goes on from where sampler and generators are now.
+        kept, rng_state = self._sampler.capture_start()
+        return replace(progress, finished=True, rng_state=rng_state, sampler=kept)
 
     def num_batches(self) -> int:
-        count = len(self._sampler)  # type: ignore[arg-type]
+        count = len(self._drawn_from)
         if self._yields_batches:
             return count
         return count // self._size if self._drop_last else -(-count // self._size)
 
-    def _sampler_state(self, *, ended: bool = False) -> dict[str, Any] | None:
-        if self._stateful is None:
-            return None
-        # Copied, since a sampler may go on changing what it returned.
-        return {"state": copy.deepcopy(self._stateful.state_dict()), "ended": ended}
-
     def _is_short(self, indices: Sequence[Any]) -> bool:
-        return not self._yields_batches and len(indices) < self._size
-
-    def _generator_state(self) -> str | None:
-        if self._generator is None or self._stateful is not None:
-            return None
-        return base64.b64encode(self._generator.get_state().numpy().tobytes()).decode("ascii")
+        if self._yields_batches:
+            return False
+        if is_torchs_batch_sampler(self._drawn_from):  # lists of indices in place of indices
+            return len(indices[-1]) < int(self._drawn_from.batch_size)
+        return len(indices) < self._size
 
     def _batches(self, progress: Progress, seed: int) -> Iterator[Sequence[Any]]:
         """Draw the indices of each batch, those already consumed left out."""
@@ -203,20 +184,27 @@ class SampledTasks:
             return
         isolated: AbstractContextManager[None] = nullcontext()
         skipped = 0
-        if self._stateful is None:
-            key = key_as_int("sampler", seed, progress.epoch)
-            isolated = _Isolated(key, once=self._draws_at_start)
+        if not self._sampler.is_stateful:
+            if not self._sampler.draws_nothing:
+                key = key_as_int("sampler", seed, progress.epoch)
+                isolated = _Isolated(key, once=self._sampler.draws_at_start_only)
             samples = progress.samples_processed // self._topology.world_size
             skipped = progress.batches_processed if self._yields_batches else samples
         count = 1 if self._yields_batches else self._size
         with isolated:
-            drawing = iter(self._sampler)
+            drawing = iter(self._drawn_from)
             next(itertools.islice(drawing, skipped, skipped), None)  # drops so many
             drawn = list(itertools.islice(drawing, count))
         while drawn and not (self._drop_last and len(drawn) < count):
-            yield list(drawn[0]) if self._yields_batches else drawn
+            yield _listed(drawn[0]) if self._yields_batches else drawn
             with isolated:
                 drawn = list(itertools.islice(drawing, count))
+
+
+def _listed(batch: Any) -> list[Any]:
+    """A batch of indices as a list, of ints where it was an array or a tensor."""
+    listed: list[Any] = batch.tolist() if hasattr(batch, "tolist") else list(batch)
+    return listed
 
 
 class _Isolated(AbstractContextManager[None]):
@@ -242,19 +230,3 @@ class _Isolated(AbstractContextManager[None]):
         if self._own is not None:
             self._own = None if self._once else capture()
             restore(self._callers)
-
-
-def _is_stateful(sampler: object) -> bool:
-    return all(callable(getattr(sampler, name, None)) for name in ("state_dict", "load_state_dict"))
-
-
-def _draws_only_at_start(sampler: object) -> bool:
-    """Whether a sampler is known to use the global generators for its first index only."""
-    return type(sampler) in (
-        BatchSampler,
-        DistributedSampler,
-        RandomSampler,
-        SequentialSampler,
-        SubsetRandomSampler,
-        WeightedRandomSampler,
-    )

@@ -16,7 +16,7 @@ from torch.utils.data import default_collate, default_convert
 from dataporter.errors import OptionTypeError
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.vectorised import Gather, gather_for
-from dataporter.randomness import LazySeeding, Stream
+from dataporter.randomness import LazySeeding, Stream, seeded
 
 # Reading these runs nobody's code, so nothing can be drawn there.
 _CONTAINERS = (list, tuple, range, dict)
@@ -41,7 +41,8 @@ class Fetcher:
         self._dataset = dataset
         self._batched = batched
         self._fetching = LazySeeding(seeds_globals=randomness)
-        self._finishing = LazySeeding(seeds_globals=randomness)
+        self._randomness = randomness
+        self._unseeded = LazySeeding(seeds_globals=False)
         is_default = collate_fn in (None, default_collate if batched else default_convert)
         if collate_fn is None or is_default:
             collate_fn = collate if batched else default_convert
@@ -87,8 +88,10 @@ class Fetcher:
             return batch
         if not self._runs_user_code:
             return finish(batch)
-        keys = [stream.batch_key(positions)]
-        return self._finishing.map(finish, [batch], keys=lambda: keys)[0]
+        # Seeded in any case: what it did to the samples could not be done again.
+        if self._randomness:
+            return seeded(finish, batch, stream.batch_key(positions))
+        return self._unseeded.map(finish, [batch], keys=lambda: [stream.batch_key(positions)])[0]
 
     def _samples(
         self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream

@@ -61,5 +61,10 @@ def dataset_fingerprint(dataset: Any) -> str | None:
 def _split_hash(subset: Subset[Any]) -> str:
     count = len(subset.indices)
     probes = np.unique(np.linspace(0, max(count - 1, 0), min(_PROBES, count)).astype(int))
-    seen = [int(subset.indices[probe]) for probe in probes.tolist()]
+    seen = [_index(subset.indices[probe]) for probe in probes.tolist()]
     return hashlib.blake2b(repr((count, seen)).encode(), digest_size=6).hexdigest()
+
+
+def _index(index: Any) -> Any:
+    """An index as a plain number, whether it was stored as one of NumPy's or torch's."""
+    return index.item() if hasattr(index, "item") else index

@@ -25,6 +25,7 @@ Pure: nothing here knows a loader, a process or a file.
 
 from __future__ import annotations
 
+import copy
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -90,6 +91,8 @@ def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
         state.update(zip(names, attrgetter(*names)(half), strict=True))
     if progress.sampler is None:
         del state["sampler"]
+    else:
+        state["sampler"] = copy.deepcopy(progress.sampler)
     return state
 
 
@@ -103,6 +106,7 @@ def parse_state(state: object) -> tuple[Identity, Progress]:
         raise StateFormatError(msg)
     _check_version(state)
     values = {name: _field(state, name, check) for name, check in _CHECKS.items()}
+    values["sampler"] = copy.deepcopy(values["sampler"])
     progress = Progress(**{name: values[name] for name in _PROGRESS_FIELDS})
     identity = Identity(**{name: values[name] for name in _IDENTITY_FIELDS})
     return identity, progress

@@ -1,0 +1,266 @@
+"""Samplers of the user's own, as people write them: each resumes exactly, or says why not."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from support import Augmented, Ids, Stateful, one_pass, pass_with_states, passes, plain
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
+
+from dataporter import (
+    ResumableDataLoader,
+    ResumableSampler,
+    StateFormatError,
+    StateMismatchError,
+)
+
+
+class ShufflingBuckets(Sampler):
+    """Draws from the global generators at every batch, around a sampler of torch's."""
+
+    def __init__(self) -> None:
+        self.sampler = RandomSampler(range(20))
+
+    def __iter__(self):
+        left = list(self.sampler)
+        while left:
+            random.shuffle(left)
+            yield [left.pop(), left.pop()]
+
+
+class SortedBuckets(Sampler):
+    """Reads ten indices ahead of a stateful sampler, whose state does not tell of them."""
+
+    def __init__(self) -> None:
+        self.sampler = ResumableSampler(20, shuffle=True, seed=2)
+
+    def __iter__(self):
+        bucket = []
+        for index in self.sampler:
+            bucket.append(index)
+            if len(bucket) == 10:
+                bucket.sort()
+                yield from (bucket[at : at + 2] for at in range(0, 10, 2))
+                bucket = []
+
+
+class OwnsGenerators(Sampler):
+    """Keeps its random generators under names and of kinds of its own choice."""
+
+    def __init__(self) -> None:
+        self.g = torch.Generator().manual_seed(1)
+        self.rng = np.random.default_rng(2)
+        self.old = np.random.RandomState(3)
+        self.py = random.Random(4)
+
+    def __len__(self) -> int:
+        return 20
+
+    def __iter__(self):
+        order = torch.randperm(20, generator=self.g).numpy()
+        self.rng.shuffle(order)
+        self.old.shuffle(order)
+        listed = order.tolist()
+        for _ in range(20):
+            yield listed.pop(self.py.randrange(len(listed)))
+
+
+class Resetting(Sampler):
+    """Begins anew by itself at its end, as the samplers of tutorials do."""
+
+    def __init__(self) -> None:
+        self.i = 0
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self):
+        while self.i < 10:
+            self.i += 1
+            yield self.i - 1
+        self.i = 0
+
+    def state_dict(self) -> dict:
+        return {"i": self.i}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.i = -1
+        self.i = state["i"]
+
+
+def generated() -> RandomSampler:
+    return RandomSampler(range(20), generator=torch.Generator().manual_seed(3))
+
+
+MAKERS = {
+    "a batch sampler that draws": lambda: {"batch_sampler": ShufflingBuckets()},
+    "a batch sampler that reads ahead": lambda: {"batch_sampler": SortedBuckets()},
+    "torch's batches of a self-resetting sampler": lambda: {
+        "batch_sampler": BatchSampler(Resetting(), 4, drop_last=False)
+    },
+    "a self-resetting sampler": lambda: {"sampler": Resetting(), "batch_size": 4},
+    "generators of its own": lambda: {"sampler": OwnsGenerators(), "batch_size": 3},
+    "lists of indices as samples": lambda: {
+        "sampler": BatchSampler(generated(), 4, drop_last=False),
+        "batch_size": None,
+        "dataset": torch.arange(20),
+    },
+    "lists of a sampler with state": lambda: {
+        "sampler": BatchSampler(Stateful(20, 17), 4, drop_last=False),
+        "batch_size": None,
+        "dataset": torch.arange(20),
+    },
+    "batches as arrays": lambda: {
+        "batch_sampler": [np.array([1, 2]), np.array([0]), np.array([3, 19])]
+    },
+    "batches as tensors": lambda: {"batch_sampler": [torch.tensor([1, 2]), torch.tensor([-1])]},
+}
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_it_resumes_exactly_after_every_batch(name, epoch):
+    def make() -> ResumableDataLoader:
+        return ResumableDataLoader(**{"dataset": Ids20(), "seed": 1, **MAKERS[name]()})
+
+    reference = make()
+    passes(reference, epoch)
+    batches, states = pass_with_states(reference)
+    following = passes(reference, 2)
+    for done, state in enumerate(states[1:], start=1):
+        random.seed(done)
+        torch.manual_seed(done)
+        np.random.seed(done)
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert json.dumps(resumed.state_dict(), default=plain) == json.dumps(state, default=plain)
+        if not state["finished"]:
+            assert one_pass(resumed) == batches[done:], done
+        assert passes(resumed, 2) == following
+
+
+class Ids20(Ids):
+    def __init__(self) -> None:
+        super().__init__(20)
+
+    def __getitem__(self, index: int) -> int:
+        return range(20)[index]
+
+
+def test_a_generator_seeded_after_the_loader_was_built_counts():
+    def make(seed: int) -> ResumableDataLoader:
+        generator = torch.Generator()
+        loader = ResumableDataLoader(
+            range(12), 3, sampler=RandomSampler(range(12), generator=generator), seed=1
+        )
+        generator.manual_seed(seed)
+        return loader
+
+    loader = make(42)
+    batches = iter(loader)
+    next(batches)
+    resumed = make(7)
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert one_pass(resumed) == [plain(batch) for batch in batches]
+
+
+def test_ranks_of_torchs_distributed_sampler_share_no_numbers_and_no_other_number_resumes():
+    def make(rank: int, ranks: int) -> ResumableDataLoader:
+        sampler = DistributedSampler(Ids(16), num_replicas=ranks, rank=rank, shuffle=False)
+        return ResumableDataLoader(Augmented(16, "python"), 2, sampler=sampler, seed=1)
+
+    def numbers(rank: int) -> set[float]:
+        return {number for _, (column,) in one_pass(make(rank, 2)) for number in column}
+
+    assert not numbers(0) & numbers(1)
+    loader = make(0, 2)
+    next(iter(loader))
+    make(1, 2).load_state_dict(loader.state_dict())
+    with pytest.raises(StateMismatchError, match="2 ranks, this run has 4"):
+        make(0, 4).load_state_dict(loader.state_dict())
+
+
+def test_a_sampler_that_gained_a_state_is_not_the_one_that_was_saved():
+    class Plain(Sampler):
+        i = 0
+
+        def __iter__(self):
+            return iter(range(8))
+
+    saved = ResumableDataLoader(range(8), 2, sampler=Plain(), seed=1)
+    next(iter(saved))
+    Plain.state_dict = Resetting.state_dict
+    Plain.load_state_dict = Resetting.load_state_dict
+    with pytest.raises(StateMismatchError, match=r"by replay.*by state"):
+        ResumableDataLoader(range(8), 2, sampler=Plain(), seed=1).load_state_dict(
+            saved.state_dict()
+        )
+
+
+def test_a_failed_load_leaves_a_stateful_sampler_where_it_was():
+    loader = ResumableDataLoader(range(10), 2, sampler=Resetting(), seed=1)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    state["sampler"]["state"] = {"wrong": 1}
+    with pytest.raises(StateFormatError, match="refused"):
+        loader.load_state_dict(state)
+    assert plain(next(batches)) == [2, 3]
+
+
+def test_damaged_generator_states_are_refused():
+    def make() -> ResumableDataLoader:
+        return ResumableDataLoader(range(20), 2, sampler=generated(), seed=1)
+
+    loader = make()
+    next(iter(loader))
+    for damaged in ("garbage!", '{"0.generator": "AAAA"}', '{"0.generator": "?"}', "{}"):
+        with pytest.raises(StateFormatError, match="refused"):
+            make().load_state_dict({**loader.state_dict(), "rng_state": damaged})
+
+
+def test_another_epoch_after_a_load_begins_a_stateful_sampler_where_it_was_before():
+    loader = ResumableDataLoader(range(10), 2, sampler=Resetting(), seed=1)
+    next(iter(loader))
+    resumed = ResumableDataLoader(range(10), 2, sampler=Resetting(), seed=1)
+    resumed.load_state_dict(loader.state_dict())
+    resumed.set_epoch(3)
+    assert one_pass(resumed)[0] == [0, 1]
+
+
+def test_a_sampler_that_can_be_iterated_only_once_cannot_be_resumed():
+    loader = ResumableDataLoader(range(10), 2, sampler=iter(range(10)), seed=1)
+    batches = iter(loader)
+    assert plain(next(batches)) == [0, 1]
+    with pytest.raises(StateMismatchError, match="only once"):
+        loader.load_state_dict(loader.state_dict())
+    assert plain(next(batches)) == [2, 3]
+
+
+def test_a_subclass_that_draws_otherwise_is_respected():
+    class Odd(ResumableSampler):
+        def __iter__(self):
+            return (index for index in super().__iter__() if index % 2)
+
+    assert one_pass(ResumableDataLoader(range(8), 4, sampler=Odd(8, seed=1))) == [[1, 3, 5, 7]]
+
+
+def test_a_position_loaded_into_a_sampler_is_taken_over():
+    sampler = ResumableSampler(8, seed=1)
+    drawing = iter(sampler)
+    for _ in range(4):
+        next(drawing)
+    fresh = ResumableSampler(8, seed=1)
+    fresh.load_state_dict(sampler.state_dict())
+    assert one_pass(ResumableDataLoader(range(8), 2, sampler=fresh)) == [[4, 5], [6, 7]]
+
+
+def test_an_epoch_set_again_on_the_sampler_is_run_again():
+    loader = ResumableDataLoader(range(8), 8, shuffle=True, seed=1)
+    orders = []
+    for _ in range(3):
+        loader.sampler.set_epoch(np.int64(0))
+        orders.append(one_pass(loader))
+    assert orders[0] == orders[1] == orders[2]
