@@ -41,6 +41,7 @@ def test_the_public_surface_is_this():
         "ResumableDataLoader",
         "ResumableDistributedSampler",
         "ResumableSampler",
+        "SharedGeneratorError",
         "StaleIteratorError",
         "StateError",
         "StateFormatError",

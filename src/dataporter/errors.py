@@ -12,6 +12,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     │   └── StateMismatchError                the state belongs to other data or another order
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
+    ├── SharedGeneratorError  (RuntimeError)  a dataset draws from global generators in threads
     └── WorkerError           (RuntimeError)  an error in a worker that cannot be rebuilt here
         ├── WorkerDiedError                   more workers died than are replaced
         └── WorkerTimeoutError                a batch took longer than `timeout`
@@ -64,6 +65,10 @@ class StaleIteratorError(DataPorterError, RuntimeError):
 
 class NoSampleError(DataPorterError, RuntimeError):
     """`sample_rng()` was called where no sample is being fetched."""
+
+
+class SharedGeneratorError(DataPorterError, RuntimeError):
+    """In threads, a dataset draws from generators that all threads share."""
 
 
 class WorkerError(DataPorterError, RuntimeError):

@@ -23,7 +23,7 @@ def check_options(
     shuffle: bool,
     sampler: Any,
     batch_sampler: Any,
-    num_workers: int,
+    num_workers: int | str,
     drop_last: bool,
     timeout: float,
     multiprocessing_context: Any,
@@ -32,6 +32,9 @@ def check_options(
     tail: Tail | None,
     callables: dict[str, Any],
     generator: Any,
+    engine: str | None,
+    on_error: str,
+    max_restarts: int,
     unknown: dict[str, Any],
 ) -> None:
     """Raise for what cannot work, naming the argument, the value and the remedy."""
@@ -45,6 +48,13 @@ def check_options(
             "have __getitem__, are supported so far."
         )
         raise OptionTypeError(msg)
+    if engine not in (None, "processes", "threads"):
+        msg = f"engine must be 'processes' or 'threads', found {engine!r}."
+        raise OptionError(msg)
+    if on_error not in ("raise", "skip"):
+        msg = f"on_error must be 'raise' or 'skip', found {on_error!r}."
+        raise OptionError(msg)
+    _check_int("max_restarts", max_restarts, least=0)
     _check_kinds(dataset, sampler, batch_sampler, generator, callables)
     _check_workers(
         num_workers,
@@ -89,14 +99,15 @@ def _check_kinds(
 
 
 def _check_workers(
-    num_workers: int,
+    num_workers: int | str,
     timeout: float,
     multiprocessing_context: Any,
     prefetch_factor: int | None,
     *,
     persistent: bool,
 ) -> None:
-    _check_int("num_workers", num_workers, least=0)
+    if num_workers != "auto":
+        _check_int("num_workers", num_workers, least=0)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         msg = f"timeout must be a number of seconds, found {timeout!r}."
         raise OptionTypeError(msg)

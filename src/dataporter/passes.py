@@ -11,6 +11,7 @@ from typing import Any
 
 from dataporter.cursor import Cursor
 from dataporter.errors import StaleIteratorError
+from dataporter.fetch import EMPTY
 from dataporter.tasks import Task
 from dataporter.utils.state_dict import Progress
 
@@ -46,6 +47,12 @@ class Pass(Iterator[Any]):
         self._results: Iterator[tuple[Task, Any]] | None = remaining
 
     def __next__(self) -> Any:
+        batch = self._next_batch()
+        while batch is EMPTY:  # every sample of it was left out
+            batch = self._next_batch()
+        return batch
+
+    def _next_batch(self) -> Any:
         if self._results is None:
             raise StopIteration
         if self._loads != self._cursor.loads:

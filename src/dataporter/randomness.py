@@ -12,9 +12,11 @@ it draw from `sample_rng()`. The global generators are one for all threads of a 
 
 from __future__ import annotations
 
+import reprlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import length_hint
 from typing import TypeVar
 
 import numpy as np
@@ -171,7 +173,7 @@ class LazySeeding:
                     results = _keyed(current, each, arguments, keys())
                 else:
                     current.enter(_NO_SAMPLE)
-                    results = whole(arguments) if whole else [each(a) for a in arguments]
+                    results = whole(arguments) if whole else _plainly(each, arguments)
             except Exception:
                 # With other random numbers it may not have failed: only a run without
                 # draws, or one with the right numbers, may speak for the dataset.
@@ -211,7 +213,9 @@ def seeded(function: Callable[[Argument], Result], argument: Argument, key: int)
     """Apply a function with the key as its randomness, seeded in any case."""
     current = _threads.current
     with _put_back_when_done(current), _caller_undisturbed():
-        return _keyed(current, function, [argument], [key], seeds=True)[0]
+        seed_all(key)
+        current.enter(key)
+        return function(argument)
 
 
 def _unseeded(
@@ -245,8 +249,29 @@ def _keyed(
             seed_all(key)
         current.key = key
         current.generator = None
-        results.append(each(argument))
+        try:
+            results.append(each(argument))
+        except Exception as error:
+            _name_sample(error, argument)
+            raise
     return results
+
+
+def _plainly(each: Callable[[Argument], Result], arguments: Sequence[Argument]) -> list[Result]:
+    remaining = iter(arguments)
+    try:
+        return [each(argument) for argument in remaining]
+    except Exception as error:
+        _name_sample(error, arguments[len(arguments) - length_hint(remaining) - 1])
+        raise
+
+
+def _name_sample(error: Exception, argument: object) -> None:
+    """Add to an error which sample it was, for Python versions that show such notes."""
+    note = f"dataporter was fetching the sample at index {reprlib.repr(argument)}"
+    notes = getattr(error, "__notes__", [])
+    if note not in notes:
+        error.__notes__ = [*notes, note]  # type: ignore[attr-defined,unused-ignore]  # since 3.11
 
 
 class _Watch:

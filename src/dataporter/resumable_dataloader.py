@@ -10,20 +10,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
 
 from dataporter.cursor import Cursor
-from dataporter.engine import ProcessEngine, WorkerOptions, run_inline
+from dataporter.engine import (
+    ProcessEngine,
+    WorkerOptions,
+    run_in_threads,
+    run_inline,
+    usable_cores,
+)
 from dataporter.errors import (
     OptionError,
     OptionTypeError,
     StateMismatchError,
     StateMismatchWarning,
 )
-from dataporter.fetch import Fetcher
+from dataporter.fetch import Fetcher, Skipped
 from dataporter.options import check_options
 from dataporter.order import Plan, Tail, Topology
 from dataporter.order.keys import key_as_int
@@ -70,6 +76,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     >>> sorted(seen + [index for batch in resumed for index in batch.tolist()])
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 
+    `num_workers="auto"` uses as many workers as keep up with the consumer, and no more than
+    there are cores. The number of workers never reaches the data.
+
     Beyond DataLoader's arguments, by keyword:
 
     - `seed`: of the order and of the samples' randomness. Without one it is drawn from
@@ -84,6 +93,11 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     - `randomness`: whether Python's, NumPy's and torch's generators are seeded for each
       sample, so that augmentation does not depend on who fetches it.
     - `converter`: called with each batch (or its `convert_batch` is) before it is delivered.
+    - `engine`: who fetches if `num_workers` is not 0: 'processes' (default) or 'threads', for
+      datasets that release the GIL and draw from `sample_rng()` only.
+    - `on_error`: "raise" an error of the dataset, or "skip" the sample: it is left out of its
+      batch, listed in `skipped` and logged; positions count as if it were there.
+    - `max_restarts`: how many workers that died are replaced in one pass.
 
     A `sampler` or `batch_sampler` of your own is taken as it is: by its state if it has
     `state_dict` and `load_state_dict`, else by drawing and dropping its consumed indices. Such
@@ -97,7 +111,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -117,6 +131,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         tail: Tail | None = None,
         randomness: bool = True,
         converter: Any = None,
+        engine: str | None = None,
+        on_error: str = "raise",
         max_restarts: int = 3,
         **unknown: NoReturn,
     ) -> None:
@@ -136,14 +152,20 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             tail=tail,
             callables={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn},
             generator=generator,
+            engine=engine,
+            on_error=on_error,
+            max_restarts=max_restarts,
             unknown=unknown,
         )
+        self._adapts = num_workers == "auto"
+        num_workers = usable_cores() if num_workers == "auto" else num_workers
         self._fetch = Fetcher(
             dataset,
             collate_fn=collate_fn,
             converter=converter,
             batched=batch_size is not None or batch_sampler is not None,
-            randomness=randomness,
+            randomness=randomness and not (engine == "threads" and num_workers),
+            skips_errors=on_error == "skip",
         )
         chosen = resolve_strategy(strategy, rank, world_size)
         drop_last = drop_last or tail == "drop"
@@ -199,6 +221,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         elif epoch := epoch_of(self._epoch_target()):
             self._cursor.set_epoch(epoch)
         self._max_restarts = max_restarts
+        self._in_threads = engine == "threads"
+        self._randomness = randomness
         self._engine: ProcessEngine | None = None
 
     def _find_topology(self, chosen: ResumptionStrategy) -> Topology:
@@ -238,6 +262,10 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         tasks = self._tasks.run(progress, self.seed)
         if self.num_workers == 0:
             return run_inline(tasks, self._fetch, pin_memory=self.pin_memory)
+        if self._in_threads:
+            return run_in_threads(
+                tasks, self._fetch, self._worker_options(), randomness=self._randomness
+            )
         engine = self._engine
         if engine is None or engine.is_running:
             engine = ProcessEngine(self._fetch, self._worker_options())
@@ -252,6 +280,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def _worker_options(self) -> WorkerOptions:
         return WorkerOptions(
             num_workers=self.num_workers,
+            adapts=self._adapts,
             prefetch_factor=self.prefetch_factor or 2,
             timeout=self.timeout,
             init=self.worker_init_fn,
@@ -259,12 +288,18 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             max_restarts=self._max_restarts,
             seed=key_as_int("worker", self.seed),
             dataset=self.dataset,
+            pin_memory=self.pin_memory,
         )
 
     @property
     def seed(self) -> int:
         """Decides the order and the samples' randomness, with the epoch and the position."""
         return self._seed if self._own is None else self._own.seed
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The samples left out with on_error="skip", in the order of their batches."""
+        return self._fetch.skipped
 
     @property
     def epoch(self) -> int:

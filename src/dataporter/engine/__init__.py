@@ -1,11 +1,13 @@
 """Who runs tasks. An engine knows nothing of orders and states.
 
 It takes an iterator of tasks and yields each with its batch, in the same order: `inline`
-in the process and thread that asks, `processes` in worker processes.
+in the process and thread that asks, `processes` in worker processes, `threads` in threads.
 """
 
+from dataporter.engine.cores import usable_cores
 from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.inline import run_inline
 from dataporter.engine.processes import ProcessEngine
+from dataporter.engine.threads import run_in_threads
 
-__all__ = ["ProcessEngine", "WorkerOptions", "run_inline"]
+__all__ = ["ProcessEngine", "WorkerOptions", "run_in_threads", "run_inline", "usable_cores"]

@@ -28,9 +28,10 @@ BOARD = 0  # the slot in which every worker notes the number of the issue it has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How many workers, and how they are run."""
+    """How many workers (at most, if `adapts`), and how they are run."""
 
     num_workers: int
+    adapts: bool = False
     prefetch_factor: int = 2
     timeout: float = 0
     init: Callable[[int], None] | None = None
@@ -38,10 +39,14 @@ class WorkerOptions:
     max_restarts: int = 3
     seed: int = 0
     dataset: Any = None
+    pin_memory: bool = False
 
 
 class Crew:
-    """The workers of one engine, by number. A place is None until its worker is started."""
+    """The workers of one engine, by number. A place is None while it has no worker.
+
+    `wanted` says how many there should be; `start` makes up for those that are missing.
+    """
 
     def __init__(
         self, fetch: Fetcher, options: WorkerOptions, wiring: Wiring, poll: select.poll
@@ -54,17 +59,25 @@ class Crew:
         if not hasattr(options.context, "Process"):
             self._context = multiprocessing.get_context(options.context)
         self._workers: list[BaseProcess | None] = [None] * options.num_workers
+        self.wanted = min(2, options.num_workers) if options.adapts else options.num_workers
+        self._retiring = 0
         self._board = Slot(wiring.arena, BOARD).reach(8 * options.num_workers).view(np.uint64)
 
     @property
     def size(self) -> int:
-        return len(self._workers)
+        """How many workers there are."""
+        return sum(process is not None for process in self._workers)
 
     def start(self, inherited: Callable[[], set[int]]) -> None:
         """Start every worker that is missing; `inherited` is what a fork is to close."""
         for worker, process in enumerate(self._workers):
-            if process is None:
+            if process is None and self.size - self._retiring < self.wanted:
                 self._workers[worker] = self._started(worker, inherited)
+
+    def retire_one(self) -> None:
+        """Expect one worker less: somebody has been told to end."""
+        self.wanted -= 1
+        self._retiring += 1
 
     def _started(self, worker: int, inherited: Callable[[], set[int]]) -> BaseProcess:
         options, method = self._options, self._context.get_start_method()
@@ -100,8 +113,17 @@ class Crew:
         return process
 
     def dead(self) -> list[int]:
-        """Numbers of workers that have ended by themselves."""
-        return [w for w, p in enumerate(self._workers) if p is not None and not p.is_alive()]
+        """Numbers of workers that have ended without having been told to."""
+        dead = []
+        for worker, process in enumerate(self._workers):
+            if process is None or process.is_alive():
+                continue
+            if process.exitcode == 0 and self._retiring:
+                self._retiring -= 1
+                self.dismissed(worker)
+            else:
+                dead.append(worker)
+        return dead
 
     def dismissed(self, worker: int) -> BaseProcess:
         """Take a dead worker off its place."""
@@ -120,7 +142,8 @@ class Crew:
 
     def in_hand(self, but_not: list[int]) -> set[int]:
         """The numbers of the issues that workers have in hand."""
-        return {self.has(worker) for worker in range(self.size) if worker not in but_not}
+        workers = (w for w, process in enumerate(self._workers) if process is not None)
+        return {self.has(worker) for worker in workers if worker not in but_not}
 
     def who_has(self, issue: int, patience: float) -> str:
         """Say why a batch is late."""

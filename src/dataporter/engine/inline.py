@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dataporter.engine.pinning import pinned
-from dataporter.fetch import Fetcher
+from dataporter.fetch import EMPTY, Fetcher
 from dataporter.tasks import Task
 
 
@@ -19,7 +19,8 @@ def run_inline(
     # No batch is held in a variable here: it is the caller's alone, to keep or to free.
     if pin_memory and torch.accelerator.is_available():
         for task in tasks:
-            yield task, pinned(fetch(task.indices, task.positions, task.stream))
+            batch = fetch(task.indices, task.positions, task.stream)
+            yield task, batch if batch is EMPTY else pinned(batch)
     else:
         for task in tasks:
             yield task, fetch(task.indices, task.positions, task.stream)

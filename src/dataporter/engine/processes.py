@@ -27,12 +27,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from dataporter.engine.arena import Slot, create_arena
 from dataporter.engine.crew import Crew, Losses, WorkerOptions
-from dataporter.engine.wire import BATCH, ISSUE, REPLY, STOP, UNREADY, read_batch, write_task
+from dataporter.engine.pace import Pace
+from dataporter.engine.pinning import pinned
+from dataporter.engine.wire import (
+    BATCH,
+    ISSUE,
+    PARTIAL,
+    REPLY,
+    STOP,
+    UNREADY,
+    read_batch,
+    write_task,
+)
 from dataporter.engine.worker import Wiring, WorkerTraceback
 from dataporter.errors import WorkerError, WorkerTimeoutError
-from dataporter.fetch import Fetcher
+from dataporter.fetch import EMPTY, Fetcher
 from dataporter.tasks import Task
 
 _STRETCH = 16
@@ -54,8 +67,9 @@ class ProcessEngine:
 
     def __init__(self, fetch: Fetcher, options: WorkerOptions) -> None:
         self._options = options
+        self._fetch = fetch
+        self._pins = options.pin_memory and torch.accelerator.is_available()
         self._owner = os.getpid()
-        self._depth = min(options.num_workers * options.prefetch_factor, _MOST_ISSUED // _STRETCH)
         self._slots: dict[int, Slot] = {}
         self._free: deque[int] = deque()
         self._held: dict[int, weakref.ref[Any]] = {}  # slots of batches that the consumer has
@@ -82,6 +96,16 @@ class ProcessEngine:
         )
 
     @property
+    def _depth(self) -> int:
+        """Batches that are fetched ahead."""
+        return min(self._crew.wanted * self._options.prefetch_factor, _MOST_ISSUED // _STRETCH)
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are now."""
+        return self._crew.size
+
+    @property
     def is_running(self) -> bool:
         """Whether a pass is under way."""
         return self._running
@@ -105,10 +129,14 @@ class ProcessEngine:
         self, tasks: Iterator[Task], order: deque[int], *, then_close: bool
     ) -> Iterator[Any]:
         losses = Losses(self._options.max_restarts)
+        pace = Pace(self._options.num_workers) if self._options.adapts else None
         try:
             yield None
             while order:
+                asked = time.monotonic()
                 ticket = self._wait_for(tasks, order, losses)
+                if pace is not None:
+                    self._adapt(pace.note(time.monotonic() - asked, self._crew.wanted))
                 self._top_up(tasks, order)
                 yield ticket.task, self._take(ticket)
         finally:
@@ -116,6 +144,14 @@ class ProcessEngine:
             self._running = False
             if then_close:
                 self.close()
+
+    def _adapt(self, wanted: int) -> None:
+        if wanted > self._crew.wanted:
+            self._crew.wanted = wanted
+            self._crew.start(inherited=_inherited)
+        elif wanted < self._crew.wanted:
+            self._crew.retire_one()
+            os.write(self._to_workers, ISSUE.pack(STOP, 0, 0))
 
     def _top_up(self, tasks: Iterator[Task], order: deque[int], most: int | None = None) -> None:
         most = self._depth if most is None else most
@@ -169,14 +205,19 @@ class ProcessEngine:
         """Rebuild a batch where it lies; its slot is free when the last part of it dies."""
         outcome, offset, size = ticket.reply or (UNREADY, 0, 0)
         slot = self._slots[ticket.slot]
-        if outcome != BATCH:
+        if outcome not in (BATCH, PARTIAL):
             packed = slot.reach(offset + size)[offset : offset + size].tobytes()
             self._free.append(ticket.slot)
             raise _unpacked(packed, in_init=outcome == UNREADY)
         memory = slot.fresh(offset + size)
         batch = read_batch(memory, offset, size)
         self._held[ticket.slot] = weakref.ref(memory, _Free(self._held, self._free, ticket.slot))
-        return batch
+        if outcome == PARTIAL:
+            is_empty, batch, skipped = batch
+            for sample in skipped:
+                self._fetch.note_skipped(sample)
+            batch = EMPTY if is_empty else batch
+        return pinned(batch) if self._pins and batch is not EMPTY else batch
 
     def _abandon(self) -> None:
         """Forget what is on its way: replies to it will only free their slots."""
@@ -193,15 +234,23 @@ class ProcessEngine:
     def _take_back_issues(self) -> set[int]:
         """Read out of the pipe what no worker has taken yet; the numbers of the issues."""
         found = set()
+        stops = 0
         for issue, number in _taken_back(self._taking_back):
-            self._free.append(number)
-            found.add(issue)
+            if issue == STOP:
+                stops += 1
+            else:
+                self._free.append(number)
+                found.add(issue)
+        if stops:  # of workers that are to end all the same
+            os.write(self._to_workers, ISSUE.pack(STOP, 0, 0) * stops)
         return found
 
     def _replace_the_dead(self, order: deque[int], losses: Losses) -> None:
         """Start dead workers anew, and issue again what they had in hand."""
         dead = self._crew.dead()
         if not dead:
+            # Somebody retired as told; more may be wanted again by now than are left.
+            self._crew.start(inherited=_inherited)
             return
         self._read_replies()
         taken_back = self._take_back_issues()

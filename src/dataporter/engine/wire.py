@@ -28,7 +28,8 @@ ISSUE = struct.Struct("<QIQ")
 REPLY = struct.Struct("<QIIQQ")
 
 STOP = 0  # in place of an issue's number: the worker is to end
-BATCH, ERROR, UNREADY = range(3)  # outcomes: a batch; an error; an error before any work
+# Outcomes: a batch; one with samples left out, and which; an error; one before any work.
+BATCH, PARTIAL, ERROR, UNREADY = range(4)
 
 _HEAD = struct.Struct("<QQQqq")  # pass, seed, epoch, indices (-1: pickled), positions
 

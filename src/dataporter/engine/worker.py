@@ -24,6 +24,7 @@ from dataporter.engine.wire import (
     BATCH,
     ERROR,
     ISSUE,
+    PARTIAL,
     REPLY,
     STOP,
     UNREADY,
@@ -31,7 +32,7 @@ from dataporter.engine.wire import (
     write_batch,
 )
 from dataporter.engine.worker_info import announce_worker
-from dataporter.fetch import Fetcher
+from dataporter.fetch import EMPTY, Fetcher
 from dataporter.generators import seed_all
 from dataporter.randomness import Stream
 
@@ -101,7 +102,11 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
             if ready is None:
                 writer = Writer(slot)
                 batch = duty.fetch(indices, positions, stream, writer.empty)
-                outcome, (offset, length) = BATCH, write_batch(writer, batch)
+                outcome, skipped = BATCH, duty.fetch.skipped
+                if skipped:
+                    outcome, batch = PARTIAL, (batch is EMPTY, batch, skipped[:])
+                    skipped.clear()
+                offset, length = write_batch(writer, batch)
                 del batch
             else:
                 outcome, (offset, length) = _write_error(slot, *ready)

@@ -1,6 +1,6 @@
 """A task becomes a batch: gathered at once, by `__getitems__`, or sample by sample."""
 
 from dataporter.fetch.collate import collate
-from dataporter.fetch.fetcher import Fetcher
+from dataporter.fetch.fetcher import EMPTY, Fetcher, Skipped
 
-__all__ = ["Fetcher", "collate"]
+__all__ = ["EMPTY", "Fetcher", "Skipped", "collate"]

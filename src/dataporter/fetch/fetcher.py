@@ -6,8 +6,9 @@ own `__getitems__`, or `dataset[index]` one by one; then collation and conversio
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,25 @@ from dataporter.randomness import LazySeeding, Stream, seeded
 
 # Reading these runs nobody's code, so nothing can be drawn there.
 _CONTAINERS = (list, tuple, range, dict)
+
+
+_log = logging.getLogger("dataporter")
+
+
+class Skipped(NamedTuple):
+    """A sample that failed and was left out of its batch."""
+
+    epoch: int
+    position: int
+    index: Any
+    error: str
+
+
+class _Empty:
+    """Stands for a batch of which every sample was left out."""
+
+
+EMPTY = _Empty()
 
 
 class Fetcher:
@@ -37,9 +57,12 @@ class Fetcher:
         converter: Any = None,
         batched: bool = True,
         randomness: bool = True,
+        skips_errors: bool = False,
     ) -> None:
         self._dataset = dataset
         self._batched = batched
+        self._skips_errors = skips_errors
+        self.skipped: list[Skipped] = []
         self._fetching = LazySeeding(seeds_globals=randomness)
         self._randomness = randomness
         self._unseeded = LazySeeding(seeds_globals=False)
@@ -81,6 +104,8 @@ class Fetcher:
         else:
             wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
             samples = self._samples(wanted, positions, stream)
+            if not samples and len(positions):
+                return EMPTY
             if empty is not None and self._collate is collate:
                 return collate(samples, empty)
             batch, finish = samples if self._batched else samples[0], self._collate_and_convert
@@ -94,6 +119,27 @@ class Fetcher:
         return self._unseeded.map(finish, [batch], keys=lambda: [stream.batch_key(positions)])[0]
 
     def _samples(
+        self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
+    ) -> list[Any]:
+        try:
+            return self._all_samples(wanted, positions, stream)
+        except Exception:
+            if not self._skips_errors:
+                raise
+        good = []
+        for number, index in enumerate(wanted):
+            try:
+                good += self._all_samples([index], positions[number : number + 1], stream)
+            except Exception as error:  # noqa: BLE001  to be left out, whatever it is
+                self.note_skipped(Skipped(stream.epoch, int(positions[number]), index, repr(error)))
+        return good
+
+    def note_skipped(self, skipped: Skipped) -> None:
+        """List a sample that is left out, and log it."""
+        self.skipped.append(skipped)
+        _log.warning("left out the sample at index %r: %s", skipped.index, skipped.error)
+
+    def _all_samples(
         self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
     ) -> list[Any]:
         if type(self._dataset) in _CONTAINERS:

@@ -1,0 +1,84 @@
+"""The thread engine: fetches ahead in threads of this process, in the order of the tasks.
+
+For datasets that release the GIL, for free-threaded Python, and where processes are not
+welcome. The global random generators are one for all threads, so nobody's can be seeded
+for a sample there; `sample_rng()` works as everywhere. The first batch of a run is fetched
+by the caller's own thread, to see whether the dataset draws from the global ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+import torch
+
+from dataporter.engine.crew import WorkerOptions
+from dataporter.engine.pinning import pinned
+from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
+from dataporter.fetch import EMPTY, Fetcher
+from dataporter.generators import capture, restore
+from dataporter.tasks import Task
+
+
+def run_in_threads(
+    tasks: Iterator[Task], fetch: Fetcher, options: WorkerOptions, *, randomness: bool
+) -> Iterator[tuple[Task, Any]]:
+    """Yield every task with its batch; `fetch` must not seed the global generators."""
+    pins = options.pin_memory and torch.accelerator.is_available()
+    ahead: deque[tuple[Task, Future[Any]]] = deque()
+    executor = ThreadPoolExecutor(options.num_workers, "dataporter worker")
+
+    def top_up() -> None:
+        while len(ahead) < options.num_workers * options.prefetch_factor:
+            task = next(tasks, None)
+            if task is None:
+                return
+            future = executor.submit(fetch, task.indices, task.positions, task.stream)
+            ahead.append((task, future))
+
+    try:
+        for task in tasks:
+            batch = _watched(fetch, task) if randomness else _fetched(fetch, task)
+            top_up()
+            yield task, pinned(batch) if pins and batch is not EMPTY else batch
+            break
+        while ahead:
+            task, future = ahead[0]
+            try:
+                batch = future.result(options.timeout or None)
+            except FutureTimeoutError as error:
+                if future.done():
+                    raise  # the dataset's own
+                msg = (
+                    f"a batch was not there after {options.timeout:g} s "
+                    f"(timeout={options.timeout:g}): a thread is still fetching it. Find out "
+                    "what it waits for, or give it a longer timeout."
+                )
+                raise WorkerTimeoutError(msg) from error
+            ahead.popleft()
+            top_up()
+            yield task, pinned(batch) if pins and batch is not EMPTY else batch
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _fetched(fetch: Fetcher, task: Task) -> Any:
+    return fetch(task.indices, task.positions, task.stream)
+
+
+def _watched(fetch: Fetcher, task: Task) -> Any:
+    before = capture()
+    batch = _fetched(fetch, task)
+    if before.still_holds():
+        return batch
+    restore(before)
+    msg = (
+        "the dataset draws from the global random generators, which all threads share: its "
+        "augmentation would depend on which thread runs when. Draw from dataporter.sample_rng() "
+        "instead, use engine='processes', or pass randomness=False to have it so."
+    )
+    raise SharedGeneratorError(msg)

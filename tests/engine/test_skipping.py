@@ -1,0 +1,78 @@
+"""on_error="skip": failing samples are left out, everything else is as it was."""
+
+import logging
+
+import pytest
+from support import Augmented, Ids, flat, one_pass
+
+from dataporter import ResumableDataLoader
+
+
+class Damaged(Augmented):
+    """Some samples cannot be read."""
+
+    def __init__(self, length: int, damaged: set[int]) -> None:
+        super().__init__(length)
+        self.damaged = damaged
+
+    def __getitem__(self, index: int) -> tuple[int, list[float]]:
+        if index in self.damaged:
+            raise OSError(f"sample {index} is damaged")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_failing_samples_are_left_out_listed_and_logged(num_workers, caplog):
+    def make(damaged: set[int]) -> ResumableDataLoader:
+        return ResumableDataLoader(
+            Damaged(12, damaged), 3, seed=1, num_workers=num_workers, on_error="skip"
+        )
+
+    whole = {
+        sample: [column[place] for column in columns]
+        for ids, columns in one_pass(make(set()))
+        for place, sample in enumerate(ids)
+    }
+    loader = make({1, 6, 7, 8})  # 6, 7 and 8 are a whole batch
+    with caplog.at_level(logging.WARNING, "dataporter"):
+        batches = iter(loader)
+        first, second, third = (next(batches) for _ in range(3))
+    assert [ids.tolist() for ids, _ in (first, second, third)] == [[0, 2], [3, 4, 5], [9, 10, 11]]
+    assert loader.samples_processed == 12
+    assert [skipped.index for skipped in loader.skipped] == [1, 6, 7, 8]
+    assert [skipped.position for skipped in loader.skipped] == [1, 6, 7, 8]
+    assert "sample 1 is damaged" in loader.skipped[0].error
+    assert "sample 8 is damaged" in caplog.text
+    for ids, columns in (first, second, third):
+        for place, sample in enumerate(ids.tolist()):
+            assert [column[place].item() for column in columns] == whole[sample]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_positions_stay_exact_after_a_resume(num_workers):
+    def make() -> ResumableDataLoader:
+        return ResumableDataLoader(
+            Damaged(12, {2, 3}), 3, seed=1, num_workers=num_workers, on_error="skip"
+        )
+
+    loader = make()
+    batches = iter(loader)
+    seen = [next(batches)[0].tolist(), next(batches)[0].tolist()]
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    assert flat([*seen, *(ids for ids, _ in one_pass(resumed))]) == [0, 1, 4, 5, *range(6, 12)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_by_default_an_error_is_raised_and_names_the_sample(num_workers):
+    loader = ResumableDataLoader(Damaged(12, {7}), 3, seed=1, num_workers=num_workers)
+    with pytest.raises(OSError, match="sample 7 is damaged") as raised:
+        one_pass(loader)
+    assert any("index 7" in note for note in raised.value.__notes__)
+
+
+def test_a_dataset_where_everything_fails_gives_no_batch():
+    loader = ResumableDataLoader(Damaged(6, set(range(6))), 2, seed=1, on_error="skip")
+    assert one_pass(loader) == []
+    assert len(loader.skipped) == 6
+    assert one_pass(ResumableDataLoader(Ids(6), 2, on_error="skip")) == [[0, 1], [2, 3], [4, 5]]

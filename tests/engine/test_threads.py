@@ -1,0 +1,106 @@
+"""engine="threads": the same data, the same states, and a word about shared generators."""
+
+import random
+import threading
+import time
+
+import pytest
+from support import Augmented, Ids, one_pass, pass_with_states, passes, plain
+
+from dataporter import (
+    ResumableDataLoader,
+    SharedGeneratorError,
+    WorkerTimeoutError,
+    sample_rng,
+)
+from dataporter.generators import capture
+
+
+def make(num_workers: int, **options) -> ResumableDataLoader:
+    return ResumableDataLoader(
+        Augmented(30, "own own"),
+        4,
+        **{
+            "shuffle": True,
+            "seed": 1,
+            "num_workers": num_workers,
+            "engine": "threads",
+            **options,
+        },
+    )
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+def test_threads_deliver_what_one_process_delivers(num_workers):
+    reference = passes(make(0), 3)
+    loader = make(num_workers)
+    assert passes(loader, 1) == reference[:1]
+    batches, states = pass_with_states(loader)
+    assert batches == reference[1]
+    for done, state in enumerate(states[1:-1], start=1):
+        resumed = make(num_workers)
+        resumed.load_state_dict(state)
+        assert one_pass(resumed) == batches[done:]
+
+
+def test_a_collate_function_draws_from_the_batches_own_stream():
+    def noisy(samples: list) -> list:
+        return [*samples, float(sample_rng().random())]
+
+    assert one_pass(make(2, collate_fn=noisy)) == one_pass(make(0, collate_fn=noisy))
+
+
+@pytest.mark.parametrize("draws", ["python", "numpy", "torch"])
+def test_a_dataset_that_draws_from_the_global_generators_is_told_about_sample_rng(draws):
+    before = capture()
+    loader = ResumableDataLoader(Augmented(8, draws), 2, num_workers=2, engine="threads", seed=1)
+    with pytest.raises(SharedGeneratorError, match="sample_rng"):
+        one_pass(loader)
+    assert before.still_holds()
+    allowed = ResumableDataLoader(
+        Augmented(8, draws), 2, num_workers=2, engine="threads", seed=1, randomness=False
+    )
+    assert len(one_pass(allowed)) == 4
+
+
+def test_an_error_arrives_and_the_batch_is_tried_again():
+    class FailsOnce(Ids):
+        failed = False
+
+        def __getitem__(self, index: int) -> int:
+            if index == 5 and not self.failed:
+                self.failed = True
+                raise LookupError("sample 5")
+            return index
+
+    batches = iter(ResumableDataLoader(FailsOnce(8), 2, num_workers=2, engine="threads", seed=1))
+    assert [plain(next(batches)) for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(LookupError, match="sample 5"):
+        next(batches)
+    assert [plain(batch) for batch in batches] == [[4, 5], [6, 7]]
+
+
+def test_a_batch_that_takes_too_long_is_named():
+    released = threading.Event()
+
+    class Stuck(Ids):
+        def __getitem__(self, index: int) -> int:
+            if index == 4:
+                released.wait(30)
+            return index
+
+    loader = ResumableDataLoader(Stuck(8), 2, num_workers=2, engine="threads", seed=1, timeout=0.1)
+    with pytest.raises(WorkerTimeoutError, match=r"0\.1 s"):
+        one_pass(loader)
+    released.set()
+
+
+def test_threads_end_with_their_pass():
+    before = threading.active_count()
+    for _ in make(4):
+        break
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    random.random()
