@@ -150,10 +150,11 @@ class SampledTasks:
             if self._sampler.is_stateful:
                 # A short batch is the last one, and the sampler may have reset itself since.
                 kept = self._sampler.capture(ended=self._is_short(indices))
-            after = replace(
-                progress,
+            after = Progress(
+                epoch=progress.epoch,
                 samples_processed=drawn * world_size,
                 batches_processed=done,
+                rng_state=progress.rng_state,
                 sampler=kept,
             )
             # Interleaved, as ranks share an order: no two ranks have a sample's key in common.

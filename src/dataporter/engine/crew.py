@@ -133,7 +133,8 @@ class Crew:
             raise RuntimeError(msg)
         self._poll.unregister(process.sentinel)
         self._workers[worker] = None
-        _started.remove(process)
+        if process in _started:  # another crew that left may have cleared up after it
+            _started.remove(process)
         return process
 
     def has(self, worker: int) -> int:
