@@ -72,6 +72,7 @@ class ProcessEngine:
         self._owner = os.getpid()
         self._slots: dict[int, Slot] = {}
         self._free: deque[int] = deque()
+        self._emptied: list[int] = []  # free slots whose memory was given back
         self._held: dict[int, weakref.ref[Any]] = {}  # slots of batches that the consumer has
         self._tickets: dict[int, _Ticket] = {}  # by number of the issue
         self._unfinished = 0  # tickets without a reply
@@ -162,7 +163,7 @@ class ProcessEngine:
             order.append(self._issue(task))
 
     def _issue(self, task: Task) -> int:
-        number = self._free.pop() if self._free else len(self._slots) + 1
+        number = self._free_slot()
         slot = self._slots.get(number) or self._slots.setdefault(number, Slot(self._arena, number))
         size = write_task(slot, self._runs, task.indices, task.positions, task.stream)
         self._issued += 1
@@ -170,6 +171,16 @@ class ProcessEngine:
         self._tickets[self._issued] = _Ticket(task, number)
         os.write(self._to_workers, ISSUE.pack(self._issued, number, size))
         return self._issued
+
+    def _free_slot(self) -> int:
+        """A slot to write into: the one freed last, since its memory is warm."""
+        while len(self._free) > 2 * self._depth:  # after a consumer let go of many
+            number = self._free.popleft()
+            self._slots[number].forget()
+            self._emptied.append(number)
+        if self._free:
+            return self._free.pop()
+        return self._emptied.pop() if self._emptied else len(self._slots) + 1
 
     def _wait_for(self, tasks: Iterator[Task], order: deque[int], losses: Losses) -> _Ticket:
         """Wait for the next task's reply, and take its ticket off."""
