@@ -490,8 +490,9 @@ def test_weighted_samplers_resume_elastically():
     assert one_pass(resumed) == [reference[6:]]
 
 
-def test_a_loader_goes_through_pickle():
-    loader = make()
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_goes_through_pickle(num_workers):
+    loader = make(num_workers=num_workers, persistent_workers=num_workers > 0)
     next(iter(loader))
     again = pickle.loads(pickle.dumps(loader))
     assert again.state_dict() == loader.state_dict()

@@ -199,6 +199,21 @@ def test_a_sampler_that_gained_a_state_is_not_the_one_that_was_saved():
         )
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("set_epoch", [False, True])
+def test_breaking_off_forgets_what_workers_were_asked_for_ahead(num_workers, set_epoch):
+    loader = ResumableDataLoader(
+        range(10), 2, sampler=Resetting(), seed=1, num_workers=num_workers, prefetch_factor=4
+    )
+    for batch in loader:
+        assert plain(batch) == [0, 1]
+        break
+    if set_epoch:
+        loader.set_epoch(5)
+    # This sampler goes on where it was left: at the delivered batch, however many workers.
+    assert one_pass(loader) == [[2, 3], [4, 5], [6, 7], [8, 9]]
+
+
 def test_a_failed_load_leaves_a_stateful_sampler_where_it_was():
     loader = ResumableDataLoader(range(10), 2, sampler=Resetting(), seed=1)
     batches = iter(loader)

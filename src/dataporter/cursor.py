@@ -12,8 +12,8 @@ The rules of passes and epochs, and nothing else:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from dataporter.utils.state_dict import Progress
 
@@ -27,13 +27,31 @@ class _Start:
     chosen: bool = False  # by set_epoch: not to be moved on to the next epoch
 
 
+class Source(Protocol):
+    """What a cursor asks of whatever the passes are made of."""
+
+    def fresh(self, epoch: int) -> Progress:
+        """Say where the run stands at the start of an epoch that begins now."""
+        ...
+
+    def undo_restore(self) -> None:
+        """A loaded position is given up for another epoch."""
+        ...
+
+    def settle(self, progress: Progress) -> None:
+        """A pass was broken off at `progress`, whatever was drawn ahead of it."""
+        ...
+
+
 class Cursor:
     """Where a run stands.
 
-    `fresh(epoch)` is the progress at the start of an epoch that begins now; `unload()` is
-    called when a loaded position is given up for another epoch.
-
-    >>> cursor = Cursor(lambda epoch: Progress(epoch=epoch))
+    >>> class Epochs:
+    ...     def fresh(self, epoch):
+    ...         return Progress(epoch=epoch)
+    ...     def settle(self, progress):
+    ...         pass
+    >>> cursor = Cursor(Epochs())
     >>> [cursor.begin_pass().epoch for _ in range(3)]
     [0, 1, 2]
     >>> cursor.set_epoch(7)
@@ -41,15 +59,13 @@ class Cursor:
     7
     """
 
-    def __init__(
-        self, fresh: Callable[[int], Progress], unload: Callable[[], None] = lambda: None
-    ) -> None:
-        self._fresh = fresh
-        self._unload = unload
-        self._start: _Start | None = _Start(progress=fresh(0))
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._start: _Start | None = _Start(progress=source.fresh(0))
         self._pass = 0
+        self._is_open = False  # a pass has begun since, and may have been broken off
         # Read by state_dict() at any moment: replaced as a whole, never changed in place.
-        self.progress = fresh(0)
+        self.progress = self._start.progress
         self.loads = 0
 
     @property
@@ -60,6 +76,7 @@ class Cursor:
     def load(self, progress: Progress) -> None:
         """Make the next pass continue at `progress`."""
         self._start = _Start(progress=progress, loaded=True)
+        self._is_open = False
         self.progress = progress
         self.loads += 1
 
@@ -70,25 +87,35 @@ class Cursor:
             self._start = replace(start, chosen=True)
             return
         if start is not None and start.loaded:
-            self._unload()
-        self._start = _Start(progress=self._fresh(epoch), chosen=True)
+            self._source.undo_restore()
+        self._settle()
+        self._start = _Start(progress=self._source.fresh(epoch), chosen=True)
         self.progress = self._start.progress
 
     def begin_pass(self) -> Progress:
         """Begin a pass, and say where. Nothing remains of it if that is `finished`."""
         start = self._start
+        if start is None or not start.loaded:
+            self._settle()
         if start is None:
-            progress = self._fresh(self.progress.epoch + 1)
+            progress = self._source.fresh(self.progress.epoch + 1)
         elif not start.loaded:
-            progress = self._fresh(start.progress.epoch)
+            progress = self._source.fresh(start.progress.epoch)
         elif start.progress.finished and not start.chosen:
-            progress = self._fresh(start.progress.epoch + 1)
+            progress = self._source.fresh(start.progress.epoch + 1)
         else:
             progress = start.progress
         self.progress = progress
         self._start = None
         self._pass += 1
+        self._is_open = True
         return progress
+
+    def _settle(self) -> None:
+        """If a pass was broken off, have what was drawn ahead of it forgotten, once."""
+        if self._is_open and not self.progress.finished:
+            self._source.settle(self.progress)
+        self._is_open = False
 
     @property
     def newest_pass(self) -> int:

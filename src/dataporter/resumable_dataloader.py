@@ -212,7 +212,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._num_samples = dataset_length(dataset)
         self._fingerprint = dataset_fingerprint(dataset)
         self._tasks = self._make_tasks(tail)
-        self._cursor = Cursor(self._tasks.fresh, self._tasks.undo_restore)
+        self._cursor = Cursor(self._tasks)
         self._told = self._telling()
         if self._own is not None and self._own.is_positioned:
             start = self._own.state_dict()
@@ -224,6 +224,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._in_threads = engine == "threads"
         self._randomness = randomness
         self._engine: ProcessEngine | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_engine": None}  # workers stay with the process
 
     def _find_topology(self, chosen: ResumptionStrategy) -> Topology:
         if self._own is not None:

@@ -48,6 +48,10 @@ class Tasks(Protocol):
         """Go back to before the last `restore`."""
         ...
 
+    def settle(self, progress: Progress) -> None:
+        """A pass was broken off at `progress`: forget what was drawn ahead of it."""
+        ...
+
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
         """Yield the tasks that remain of the epoch after `progress`."""
         ...
@@ -75,6 +79,9 @@ class PlannedTasks:
         pass  # an order has no position of its own
 
     def undo_restore(self) -> None:
+        pass
+
+    def settle(self, progress: Progress) -> None:
         pass
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
@@ -139,6 +146,10 @@ class SampledTasks:
 
     def undo_restore(self) -> None:
         self._sampler.undo_restore()
+
+    def settle(self, progress: Progress) -> None:
+        if self._sampler.is_stateful:
+            self._sampler.restore(progress.sampler, None)
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
         world_size, rank = self._topology.world_size, self._topology.rank
