@@ -5,6 +5,7 @@ from __future__ import annotations
 import order
 import resume
 import throughput
+import workers
 
 
 def main() -> None:
@@ -12,6 +13,7 @@ def main() -> None:
     order.main()
     resume.main()
     throughput.main()
+    workers.main()
 
 
 if __name__ == "__main__":
