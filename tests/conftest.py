@@ -1,7 +1,13 @@
-"""Hypothesis settings: no deadlines, since the machine is shared; the same runs everywhere."""
+"""Hypothesis settings, and a watch over the tests that start workers."""
 
+import gc
+import multiprocessing
+
+import pytest
 from hypothesis import HealthCheck, settings
+from watching import limited, until, worker_pids
 
+# No deadlines, since the machine is shared; the same runs everywhere.
 settings.register_profile(
     "dataporter",
     deadline=None,
@@ -9,3 +15,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
 )
 settings.load_profile("dataporter")
+
+
+@pytest.fixture(autouse=True)
+def _in_time_and_tidy(request: pytest.FixtureRequest):
+    """No test of workers may hang, and none leaves a worker behind for the next."""
+    if request.path.parent.name not in ("engine", "faults"):
+        yield
+        return
+    with limited(90):
+        yield
+        gc.collect()  # an error that was caught holds what it came through in a cycle
+        try:
+            until(lambda: not worker_pids(), seconds=5)
+        finally:
+            for child in multiprocessing.active_children():
+                child.kill()

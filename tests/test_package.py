@@ -20,6 +20,7 @@ ROOMS = [
     "randomness",
     "samplers",
     "strategies",
+    "worker_info",
     "fetch",
     "users_sampler",
     "tasks",

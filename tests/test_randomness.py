@@ -89,7 +89,7 @@ def test_lazy_seeding_equals_seeding_every_sample(drawing, generator, size, othe
     always = LazySeeding()
     for index in range(24):
         always._level = None
-        ((number, drawn),) = always.map(dataset.__getitem__, [index], keys=lambda: [keys[index]])  # noqa: B023
+        ((number, drawn),) = always.map(dataset.__getitem__, [index], keys=lambda: [keys[index]])
         expected.append((number, *drawn))
     assert samples(size) == samples(other) == expected
 

@@ -42,9 +42,11 @@ class Pass(Iterator[Any]):
         self._progress = self._cursor.begin_pass()
         self._number = self._cursor.newest_pass
         self._loads = self._cursor.loads
-        self._broken = False
-        remaining = iter(()) if self._progress.finished else self._run(self._progress)
-        self._results: Iterator[tuple[Task, Any]] | None = remaining
+        # What was under way ends here, so that its workers are free for what begins.
+        self._results: Iterator[tuple[Task, Any]] | None = iter(())
+        self._broken = not self._progress.finished
+        if self._broken:
+            self._results, self._broken = self._run(self._progress), False
 
     def __next__(self) -> Any:
         batch = self._next_batch()

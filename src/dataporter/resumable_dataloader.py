@@ -269,6 +269,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             return run_in_threads(
                 tasks, self._fetch, self._worker_options(), randomness=self._randomness
             )
+        if self._engine is not None and not self._engine.is_ours:
+            self._engine = None
         engine = self._engine
         if engine is None or engine.is_running:
             engine = ProcessEngine(self._fetch, self._worker_options())

@@ -291,7 +291,7 @@ def shuffled_fairly(positions, epoch):
     return np.random.default_rng(epoch).permutation(positions)
 
 
-def in_sequence(positions, epoch):  # noqa: ARG001  the same in every epoch
+def in_sequence(positions, epoch):
     return positions
 
 
@@ -303,7 +303,7 @@ def from_a_buffer_of_1000(positions, epoch):
     return np.argsort(positions + np.random.default_rng(epoch).uniform(0, 1000, BAD_LENGTH))
 
 
-def shuffled_once(positions, epoch):  # noqa: ARG001  the same in every epoch
+def shuffled_once(positions, epoch):
     return np.random.default_rng(0).permutation(positions)
 
 

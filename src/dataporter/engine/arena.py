@@ -7,9 +7,11 @@ than any batch; only pages that were written exist. A slot is mapped as far as i
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import tempfile
+import weakref
 from typing import Any
 
 import numpy as np
@@ -45,13 +47,13 @@ class Slot:
         self._descriptor = descriptor
         self.number = number
         self.bytes: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self._map: mmap.mmap | None = None
+        self._map: Any = b""
 
     def reach(self, size: int) -> NDArray[np.uint8]:
         """Map at least `size` bytes; arrays over an earlier mapping stay valid."""
         if size > len(self.bytes):
             length = max(_FIRST_MAPPING, 1 << (size - 1).bit_length())
-            self._map = mmap.mmap(self._descriptor, length, offset=self.number * _STRIDE)
+            self._map = _mapped(self._descriptor, length, self.number * _STRIDE)
             self.bytes = np.frombuffer(self._map, np.uint8)
         return self.bytes
 
@@ -62,12 +64,34 @@ class Slot:
         latter, and then this one would die before them.
         """
         self.reach(size)
-        return np.frombuffer(self._map or b"", np.uint8, size)
+        return np.frombuffer(self._map, np.uint8, size)
 
     def forget(self) -> None:
         """Give the slot's memory back to the system."""
-        if self._map is not None and hasattr(mmap, "MADV_REMOVE"):
-            self._map.madvise(mmap.MADV_REMOVE)
+        if len(self.bytes) and hasattr(mmap, "MADV_REMOVE"):
+            _libc.madvise(self.bytes.ctypes.data, len(self.bytes), mmap.MADV_REMOVE)
+
+
+# Python's own `mmap` keeps a copy of the descriptor for each mapping: a few hundred batches
+# held would use up what a process may have.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def _mapped(descriptor: int, length: int, offset: int) -> Any:
+    """Map part of a file; it is unmapped when the result and all arrays over it have died."""
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _libc.mmap(None, length, access, mmap.MAP_SHARED, descriptor, offset)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    mapping = (ctypes.c_uint8 * length).from_address(address)
+    weakref.finalize(mapping, _libc.munmap, address, length).atexit = False
+    return mapping
 
 
 class Writer:

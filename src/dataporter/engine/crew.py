@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -10,15 +10,16 @@ import select
 import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
 
 from dataporter.engine.arena import Slot
-from dataporter.engine.worker import Duty, Wiring, work
+from dataporter.engine.worker import IGNORED, Duty, Wiring, work
 from dataporter.errors import OptionError, WorkerDiedError, WorkerRestartWarning
 from dataporter.fetch import Fetcher
 from dataporter.tasks import Task
@@ -61,6 +62,8 @@ class Crew:
         self._workers: list[BaseProcess | None] = [None] * options.num_workers
         self.wanted = min(2, options.num_workers) if options.adapts else options.num_workers
         self._retiring = 0
+        self._watched: dict[int, int] = {}  # by worker: the descriptor that tells of its death
+        self._deaths = select.poll()
         self._board = Slot(wiring.arena, BOARD).reach(8 * options.num_workers).view(np.uint64)
 
     @property
@@ -100,7 +103,8 @@ class Crew:
         )
         self._board[worker] = 0
         try:
-            process.start()
+            with _undisturbed() if method == "fork" else contextlib.nullcontext():
+                process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             msg = (
                 f"the dataset or a function beside it cannot be sent to a worker started by "
@@ -108,17 +112,19 @@ class Crew:
                 "multiprocessing_context='fork'."
             )
             raise OptionError(msg) from error
-        self._poll.register(process.sentinel, select.POLLIN)
-        _started.append(process)
+        self._watched[worker] = watched = _watch(process)
+        for poll in (self._poll, self._deaths):
+            poll.register(watched, select.POLLIN)
+        _remember(process)
         return process
 
     def dead(self) -> list[int]:
         """Numbers of workers that have ended without having been told to."""
+        ended = {descriptor for descriptor, _ in self._deaths.poll(0)}
         dead = []
-        for worker, process in enumerate(self._workers):
-            if process is None or process.is_alive():
-                continue
-            if process.exitcode == 0 and self._retiring:
+        for worker in [w for w, watched in self._watched.items() if watched in ended]:
+            process = self._workers[worker]
+            if self._retiring and process is not None and _ended_well(process):
                 self._retiring -= 1
                 self.dismissed(worker)
             else:
@@ -131,7 +137,12 @@ class Crew:
         if process is None:
             msg = f"worker {worker} was never started"
             raise RuntimeError(msg)
-        self._poll.unregister(process.sentinel)
+        watched = self._watched.pop(worker)
+        for poll in (self._poll, self._deaths):
+            poll.unregister(watched)
+        if watched != process.sentinel:
+            os.close(watched)
+        process.join(1)  # its status may come a moment later
         self._workers[worker] = None
         if process in _started:  # another crew that left may have cleared up after it
             _started.remove(process)
@@ -159,6 +170,11 @@ class Crew:
 
     def leave(self) -> None:
         """Forget the workers, who have been told to end."""
+        for worker, watched in self._watched.items():
+            process = self._workers[worker]
+            if process is not None and watched != process.sentinel:
+                os.close(watched)
+        self._watched.clear()
         for process in _started[:]:
             if not process.is_alive():  # this also collects the exit status
                 _started.remove(process)
@@ -177,7 +193,7 @@ class Losses:
         status = process.exitcode or 0
         how = f"ended with status {status}"
         if status < 0:
-            how = f"was killed by {signal.Signals(-status).name}"
+            how = f"was killed by {_name_of(-status)}"
         when = "between two batches"
         if task is not None:
             when = f"while fetching batch {task.progress.batches_processed} of the epoch"
@@ -224,14 +240,58 @@ def _work_sent(duty: Duty, wiring: Wiring, parent: int | None) -> None:
     work(duty, wiring, parent if parent == os.getppid() else None)
 
 
+def _watch(process: BaseProcess) -> int:
+    """A descriptor that is ready when a process has ended."""
+    # Not multiprocessing's own: a process that was forked at that moment keeps the pipe's
+    # other end, and a fork server that dies closes it, whatever becomes of the worker.
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):  # an old kernel
+            return os.pidfd_open(process.pid or 0)
+    return process.sentinel
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep what may end a run from a child until it has learnt to ignore it.
+
+    Until then it would run the handlers of its parent.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ended_well(process: BaseProcess) -> bool:
+    process.join(1)  # its status may come a moment later
+    return process.exitcode == 0
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 # Every worker of this process that is not known to have ended.
 _started: list[BaseProcess] = []
-_owner = os.getpid()
+_owner: int | None = None
 
 
-@atexit.register
+def _remember(process: BaseProcess) -> None:
+    global _owner  # noqa: PLW0603  a fork inherits the list, not the workers
+    if os.getpid() != _owner:
+        _owner = os.getpid()
+        _started.clear()
+        # By multiprocessing's own way, which its processes take as well, and before it
+        # waits for its children.
+        Finalize(None, _at_exit, exitpriority=100)
+    _started.append(process)
+
+
 def _at_exit() -> None:
     """Leave the interpreter at once: workers hold nothing."""
-    if os.getpid() == _owner:
-        for process in _started:
-            process.kill()
+    for process in _started:
+        process.kill()

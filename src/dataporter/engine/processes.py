@@ -72,7 +72,7 @@ class ProcessEngine:
         self._owner = os.getpid()
         self._slots: dict[int, Slot] = {}
         self._free: deque[int] = deque()
-        self._emptied: list[int] = []  # free slots whose memory was given back
+        self._bare: deque[int] = deque()  # free as well, their memory given back
         self._held: dict[int, weakref.ref[Any]] = {}  # slots of batches that the consumer has
         self._tickets: dict[int, _Ticket] = {}  # by number of the issue
         self._unfinished = 0  # tickets without a reply
@@ -105,6 +105,11 @@ class ProcessEngine:
     def num_workers(self) -> int:
         """How many workers there are now."""
         return self._crew.size
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the workers are this process's, not those of one that forked it."""
+        return self._owner == os.getpid()
 
     @property
     def is_running(self) -> bool:
@@ -163,7 +168,8 @@ class ProcessEngine:
             order.append(self._issue(task))
 
     def _issue(self, task: Task) -> int:
-        number = self._free_slot()
+        free = self._free or self._bare
+        number = free.pop() if free else len(self._slots) + 1
         slot = self._slots.get(number) or self._slots.setdefault(number, Slot(self._arena, number))
         size = write_task(slot, self._runs, task.indices, task.positions, task.stream)
         self._issued += 1
@@ -171,16 +177,6 @@ class ProcessEngine:
         self._tickets[self._issued] = _Ticket(task, number)
         os.write(self._to_workers, ISSUE.pack(self._issued, number, size))
         return self._issued
-
-    def _free_slot(self) -> int:
-        """A slot to write into: the one freed last, since its memory is warm."""
-        while len(self._free) > 2 * self._depth:  # after a consumer let go of many
-            number = self._free.popleft()
-            self._slots[number].forget()
-            self._emptied.append(number)
-        if self._free:
-            return self._free.pop()
-        return self._emptied.pop() if self._emptied else len(self._slots) + 1
 
     def _wait_for(self, tasks: Iterator[Task], order: deque[int], losses: Losses) -> _Ticket:
         """Wait for the next task's reply, and take its ticket off."""
@@ -221,8 +217,10 @@ class ProcessEngine:
             self._free.append(ticket.slot)
             raise _unpacked(packed, in_init=outcome == UNREADY)
         memory = slot.fresh(offset + size)
+        keep = max(self._depth, _STRETCH_BYTES // self._largest)
+        free = _Free(self._held, self._free, self._bare, slot, keep)
+        self._held[ticket.slot] = weakref.ref(memory, free)
         batch = read_batch(memory, offset, size)
-        self._held[ticket.slot] = weakref.ref(memory, _Free(self._held, self._free, ticket.slot))
         if outcome == PARTIAL:
             is_empty, batch, skipped = batch
             for sample in skipped:
@@ -284,16 +282,22 @@ class ProcessEngine:
 
 
 class _Free:
-    """Frees a slot when what lay over it has died."""
+    """Frees a slot when what lay over it has died; its memory too, if `keep` are free already."""
 
-    __slots__ = ("_free", "_held", "_slot")
+    __slots__ = ("_bare", "_free", "_held", "_keep", "_slot")
 
-    def __init__(self, held: dict[int, Any], free: deque[int], slot: int) -> None:
-        self._held, self._free, self._slot = held, free, slot
+    def __init__(
+        self, held: dict[int, Any], free: deque[int], bare: deque[int], slot: Slot, keep: int
+    ) -> None:
+        self._held, self._free, self._bare, self._slot, self._keep = held, free, bare, slot, keep
 
     def __call__(self, _: object) -> None:
-        del self._held[self._slot]
-        self._free.append(self._slot)
+        del self._held[self._slot.number]
+        if len(self._free) < self._keep:
+            self._free.append(self._slot.number)
+        else:
+            self._slot.forget()
+            self._bare.append(self._slot.number)
 
 
 def _unpacked(packed: bytes, *, in_init: bool) -> BaseException:

@@ -52,7 +52,8 @@ def read_task(
     slot: Slot, size: int
 ) -> tuple[int, Sequence[Any] | NDArray[np.int64], NDArray[np.int64], tuple[int, int]]:
     """Read what `write_task` wrote: pass, indices, positions, (seed, epoch)."""
-    body = slot.reach(size)[:size].tobytes()  # the batch will be written over it
+    # A copy, since the batch will be written over it; one that tensors may be made of.
+    body = bytearray(slot.reach(size)[:size])
     number_of_pass, seed, epoch, count, length = _HEAD.unpack_from(body)
     end = _HEAD.size + 8 * length
     positions = np.frombuffer(body, np.int64, length, _HEAD.size)
@@ -114,7 +115,12 @@ class _Pickler(pickle.Pickler):
 
     def _describe(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         order: tuple[int, ...] | None = None
+        expanded: tuple[int, ...] | None = None
         if not tensor.is_contiguous():
+            if 0 in tensor.stride():  # what is repeated in place travels once
+                expanded = tuple(tensor.shape)
+                steps = (slice(None) if step else slice(0, 1) for step in tensor.stride())
+                tensor = tensor[tuple(steps)]
             # Memory formats such as channels-last are kept: a permutation makes them dense.
             order = tuple(np.argsort([-step for step in tensor.stride()], kind="stable").tolist())
             tensor = tensor.permute(order)
@@ -123,7 +129,7 @@ class _Pickler(pickle.Pickler):
             placed = self._writer.empty(tuple(tensor.shape), tensor.dtype)
             placed.copy_(tensor)
             offset = self._writer.offset_of(placed) if tensor.numel() else 0
-        return offset, tuple(tensor.shape), _NAMES[tensor.dtype], order
+        return offset, tuple(tensor.shape), _NAMES[tensor.dtype], order, expanded
 
 
 class _Reading(threading.local):
@@ -136,14 +142,20 @@ _reading = _Reading()
 
 
 def _placed_tensor(
-    offset: int, shape: tuple[int, ...], name: str, order: tuple[int, ...] | None
+    offset: int,
+    shape: tuple[int, ...],
+    name: str,
+    order: tuple[int, ...] | None,
+    expanded: tuple[int, ...] | None,
 ) -> torch.Tensor:
     memory, dtype = _reading.memory, _DTYPES[name]
     if memory is None:
         msg = "a batch can be read where it lies only"
         raise RuntimeError(msg)
     tensor = tensor_over(memory[offset : offset + tensor_bytes(shape, dtype)], shape, dtype)
-    return tensor if order is None else tensor.permute(tuple(np.argsort(order).tolist()))
+    if order is not None:
+        tensor = tensor.permute(tuple(np.argsort(order).tolist()))
+    return tensor if expanded is None else tensor.expand(expanded)
 
 
 _DTYPES = {

@@ -31,12 +31,15 @@ from dataporter.engine.wire import (
     read_task,
     write_batch,
 )
-from dataporter.engine.worker_info import announce_worker
 from dataporter.fetch import EMPTY, Fetcher
 from dataporter.generators import seed_all
 from dataporter.randomness import Stream
+from dataporter.worker_info import announce_worker
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+# The parent decides when a run ends; a terminal's Ctrl-C goes to all of the group.
+IGNORED = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +124,9 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
 
 def _detach(parent: int | None) -> None:
     """Make this process one that lives and dies with its parent alone."""
-    # The parent decides when a run ends; a terminal's Ctrl-C goes to all of the group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
     if parent is not None and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:  # it died before that took effect
@@ -139,12 +142,32 @@ def _packed(error: Exception, worker: int) -> bytes:
 
 def _rebuildable(error: Exception) -> bytes | None:
     """The pickle of an error that comes back as it is, else None."""
-    try:
-        pickled = pickle.dumps(error)
-        again = pickle.loads(pickled)  # noqa: S301  our own, to see whether it can be rebuilt
-    except Exception:  # noqa: BLE001  whatever its class does when pickled: it is told in words then
-        return None
-    return pickled if type(again) is type(error) and str(again) == str(error) else None
+    # Many classes cannot be made again from their args; then without their __init__.
+    for way in (error, _WithoutInit(error)):
+        try:
+            pickled = pickle.dumps(way)
+            again = pickle.loads(pickled)  # noqa: S301  our own, to see whether it can be rebuilt
+        except Exception:  # noqa: BLE001, S112  whatever its class does when pickled
+            continue
+        if type(again) is type(error) and str(again) == str(error):
+            return pickled
+    return None
+
+
+class _WithoutInit:
+    """Pickled in place of an error, comes back as that error: type, args and attributes."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self._error), self._error.args, vars(self._error))
+
+
+def _remade(kind: type[Exception], args: tuple[Any, ...], attributes: dict[str, Any]) -> Exception:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 def _write_error(slot: Slot, outcome: int, packed: bytes) -> tuple[int, tuple[int, int]]:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from dataporter.worker_info import worker_unannounced
+
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 
@@ -49,12 +51,18 @@ def _stack(tensors: Sequence[Any], empty: Empty | None) -> Any:
     # Only the first is looked at: a mixture is torch's to judge, as in default_collate.
     if tensors[0].layout is not torch.strided or tensors[0].is_nested:
         return _left_to_torch(tensors)
-    if empty is not None and not tensors[0].requires_grad:
-        batch = empty((len(tensors), *tensors[0].shape), tensors[0].dtype)
+    dtype = tensors[0].dtype
+    # With mixed dtypes, `out` would decide on that of the batch.
+    if (
+        empty is not None
+        and not tensors[0].requires_grad
+        and all(tensor.dtype is dtype for tensor in tensors)
+    ):
+        batch = empty((len(tensors), *tensors[0].shape), dtype)
         try:
             return torch.stack(tensors, out=batch)  # type: ignore[arg-type]
         except RuntimeError:
-            pass  # mixed dtypes and shapes: below they give what they give without `out`
+            pass  # mixed shapes: below they give what they give without `out`
     return torch.stack(tensors)  # type: ignore[arg-type]  # it takes any sequence
 
 
@@ -69,4 +77,5 @@ def _numbers(numbers: Sequence[Any], expected: type[np.generic]) -> Any:
 
 
 def _left_to_torch(samples: Sequence[Any]) -> Any:
-    return default_collate(samples)  # type: ignore[arg-type]  # it takes any sequence
+    with worker_unannounced():
+        return default_collate(samples)  # type: ignore[arg-type]  # it takes any sequence

@@ -6,6 +6,8 @@ offers no way to set it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data._utils import worker as torchs
@@ -16,3 +18,17 @@ def announce_worker(worker: int, num_workers: int, seed: int, dataset: Any) -> N
     torchs._worker_info = torchs.WorkerInfo(  # noqa: SLF001  see the module's docstring
         id=worker, num_workers=num_workers, seed=seed, dataset=dataset
     )
+
+
+@contextmanager
+def worker_unannounced() -> Iterator[None]:
+    """Make `get_worker_info()` answer as outside of any worker.
+
+    For torch's `default_collate`, which in a worker stacks into shared memory of its own,
+    one file in /dev/shm a tensor, and into the first sample's dtype.
+    """
+    announced, torchs._worker_info = torchs._worker_info, None  # noqa: SLF001  likewise
+    try:
+        yield
+    finally:
+        torchs._worker_info = announced  # noqa: SLF001  likewise

@@ -1,0 +1,308 @@
+"""Workers are killed: what they did is done again, and nobody sees it in the data."""
+
+import ctypes
+import functools
+import os
+import random
+import re
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import Augmented, Ids, one_pass, passes, plain
+from watching import is_running, state_of, until, worker_pids
+
+from dataporter import ResumableDataLoader
+from dataporter.errors import WorkerDiedError, WorkerRestartWarning
+
+LENGTH, BATCH = 120, 4
+
+
+class Working(Augmented):
+    """Takes about a millisecond a sample, so that a kill finds somebody at work."""
+
+    def __getitem__(self, index: int) -> tuple[int, list[float]]:
+        end = time.perf_counter() + 0.0005
+        while time.perf_counter() < end:
+            pass
+        return super().__getitem__(index)
+
+
+def make(workers: int, dataset: Any = None, **options: Any) -> ResumableDataLoader:
+    dataset = Working(LENGTH) if dataset is None else dataset
+    options = {"batch_size": BATCH, "shuffle": True, "seed": 5, "max_restarts": 10**6, **options}
+    return ResumableDataLoader(dataset, num_workers=workers, **options)
+
+
+@functools.cache
+def reference() -> list[list[Any]]:
+    return passes(make(0, Augmented(LENGTH)), 3)
+
+
+@contextmanager
+def killing(seed: int, pause: float) -> Iterator[list[int]]:
+    """Kill a random worker at random moments; the pids so far."""
+    killed: list[int] = []
+    stop, chance = threading.Event(), random.Random(seed)
+
+    def kill() -> None:
+        while not stop.wait(chance.expovariate(1 / pause)):
+            if pids := [pid for pid in worker_pids() if pid not in killed]:
+                killed.append(chance.choice(pids))
+                os.kill(killed[-1], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        stop.set()
+        thread.join()
+
+
+def messages(caught: Any) -> list[str]:
+    return [str(w.message) for w in caught if w.category is WorkerRestartWarning]
+
+
+# At random moments
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_kills_at_random_moments_change_nothing(workers, persistent):
+    loader = make(workers, persistent_workers=persistent)
+    with warnings.catch_warnings(record=True), killing(workers, 0.03) as killed:
+        warnings.simplefilter("always", WorkerRestartWarning)
+        assert passes(loader, 3) == reference()
+    assert len(killed) >= 3
+
+
+def test_kills_while_a_consumer_holds_batches_change_nothing():
+    loader = make(2)
+    with warnings.catch_warnings(record=True), killing(9, 0.02) as killed:
+        warnings.simplefilter("always", WorkerRestartWarning)
+        batches = list(loader)
+    assert [plain(batch) for batch in batches] == reference()[0]
+    assert len(killed) >= 1
+
+
+def test_kills_of_workers_that_just_start_change_nothing():
+    loader = make(4, Augmented(LENGTH), batch_size=1)
+    with warnings.catch_warnings(record=True), killing(3, 0.002):
+        warnings.simplefilter("always", WorkerRestartWarning)
+        found = one_pass(loader)
+    assert found == one_pass(make(0, Augmented(LENGTH), batch_size=1))
+
+
+def test_a_kill_under_a_fork_server_changes_nothing():
+    iterator = iter(make(2, multiprocessing_context="forkserver"))
+    batches = [plain(next(iterator))]
+    pid = worker_pids()[0]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.warns(WorkerRestartWarning, match=f"pid {pid}.*SIGKILL"):
+        batches += map(plain, iterator)
+    assert batches == reference()[0]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_many_kills_change_nothing(seed):
+    workers = 1 + seed % 4
+    with warnings.catch_warnings(record=True), killing(seed, 0.01 + 0.01 * workers) as killed:
+        warnings.simplefilter("always", WorkerRestartWarning)
+        while len(killed) < 200:
+            loader = make(workers, persistent_workers=seed % 2 == 0)
+            assert passes(loader, 3) == reference()
+
+
+# At chosen moments
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_that_wait_for_work_may_be_killed(workers, persistent):
+    loader = make(workers, prefetch_factor=1, persistent_workers=persistent)
+    iterator, batches = iter(loader), []
+    with pytest.warns(WorkerRestartWarning) as caught:
+        for batch in iterator:
+            batches.append(plain(batch))
+            if len(batches) == 5:
+                until(lambda: all(state_of(pid) == "S" for pid in worker_pids()))
+                for pid in worker_pids():
+                    os.kill(pid, signal.SIGKILL)
+    assert batches == reference()[0]
+    assert len(caught) == workers
+
+
+def test_persistent_workers_may_be_killed_between_two_epochs():
+    loader = make(2, persistent_workers=True)
+    assert one_pass(loader) == reference()[0]
+    for pid in worker_pids():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.warns(WorkerRestartWarning, match="between two batches"):
+        assert one_pass(loader) == reference()[1]
+    assert one_pass(loader) == reference()[2]
+
+
+def test_a_stopped_worker_that_is_killed_is_replaced():
+    loader = make(1)
+    iterator = iter(loader)
+    batches = [plain(next(iterator))]
+    (pid,) = worker_pids()
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: state_of(pid) == "T")
+    threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
+    with pytest.warns(WorkerRestartWarning, match=f"pid {pid}.*SIGKILL"):
+        batches += map(plain, iterator)
+    assert batches == reference()[0]
+
+
+def test_a_stopped_worker_holds_nobody_up_but_its_batch():
+    loader = make(2, timeout=20)
+    iterator = iter(loader)
+    batches = [plain(next(iterator))]
+    stopped = worker_pids()[0]
+    os.kill(stopped, signal.SIGSTOP)
+    until(lambda: state_of(stopped) == "T")
+    threading.Timer(0.5, os.kill, (stopped, signal.SIGCONT)).start()
+    batches += map(plain, iterator)
+    assert batches == reference()[0]
+
+
+# By what they do themselves
+
+
+class Dies(Ids):
+    """Ends its worker at one sample; only once if it is told where to note that."""
+
+    def __init__(self, length: int, how: Callable[[], Any], once: Path | None = None) -> None:
+        super().__init__(length)
+        self.how, self.once = how, once
+
+    def __getitem__(self, index: int) -> int:
+        if index == 9 and not (self.once and self.once.exists()):
+            if self.once:
+                self.once.touch()
+            self.how()
+        return super().__getitem__(index)
+
+
+def segfault() -> None:
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # pytest's faulthandler would print a trace
+    ctypes.string_at(0)
+
+
+def kill_oneself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+DEATHS: dict[str, tuple[Callable[[], Any], str]] = {
+    "exits": (lambda: os._exit(7), "status 7"),
+    "exits with 0": (lambda: os._exit(0), "status 0"),
+    "raises SystemExit": (lambda: sys.exit(3), "status 3"),
+    "crashes": (segfault, "SIGSEGV"),
+    "aborts": (os.abort, "SIGABRT"),
+    "is killed": (kill_oneself, "SIGKILL"),
+    "is killed by a nameless signal": (lambda: os.kill(os.getpid(), 40), "40"),
+}
+quiet = pytest.mark.usefixtures("capfd")  # a crash may leave a word on the worker's stderr
+
+
+@quiet
+@pytest.mark.parametrize("kind", DEATHS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_dies_once_is_replaced_with_one_warning(kind, workers, tmp_path):
+    how, named = DEATHS[kind]
+    dataset = Dies(24, how, once=tmp_path / "died")
+    loader = make(workers, dataset, shuffle=False, max_restarts=1)
+    with pytest.warns(WorkerRestartWarning) as caught:
+        assert one_pass(loader) == one_pass(make(0, Ids(24), shuffle=False))
+    (message,) = messages(caught)
+    assert re.search(rf"pid \d+.*{named}.*batch 3 of the epoch", message)
+
+
+@quiet
+@pytest.mark.parametrize("kind", DEATHS)
+def test_past_the_limit_of_restarts_the_error_names_pid_and_signal(kind):
+    how, named = DEATHS[kind]
+    loader = make(2, Dies(24, how), shuffle=False, max_restarts=2)
+    iterator = iter(loader)
+    started = time.monotonic()
+    with pytest.warns(WorkerRestartWarning) as caught:
+        assert [plain(next(iterator)), plain(next(iterator))] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        with pytest.raises(WorkerDiedError, match=rf"pid \d+.*{named}") as error:
+            next(iterator)
+    assert time.monotonic() - started < 10
+    assert "max_restarts" in str(error.value)
+    assert len(messages(caught)) == 2
+    assert loader.state_dict()["samples_processed"] == 8
+
+
+def test_without_restarts_the_first_death_is_an_error():
+    loader = make(2, max_restarts=0)
+    iterator = iter(loader)
+    next(iterator)
+    pid = worker_pids()[0]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match=f"pid {pid}.*SIGKILL"):
+        list(iterator)
+
+
+def test_the_limit_counts_the_deaths_of_one_pass(tmp_path):
+    loader = make(1, persistent_workers=True, max_restarts=1)
+    for epoch in range(3):
+        iterator = iter(loader)
+        batches = [plain(next(iterator))]
+        os.kill(worker_pids()[0], signal.SIGKILL)
+        with pytest.warns(WorkerRestartWarning):
+            batches += map(plain, iterator)
+        assert batches == reference()[epoch]
+
+
+def test_after_too_many_deaths_the_next_call_tries_again(tmp_path):
+    died = tmp_path / "died"
+    loader = make(1, Dies(24, kill_oneself, once=died), shuffle=False, max_restarts=0)
+    iterator, batches = iter(loader), []
+    with pytest.raises(WorkerDiedError):
+        batches.extend(plain(batch) for batch in iterator)
+    state = loader.state_dict()
+    rest = [plain(batch) for batch in iterator]
+    expected = one_pass(make(0, Ids(24), shuffle=False))
+    assert rest == expected[state["batches_processed"] :]
+
+
+def test_a_warning_for_each_death_names_pid_signal_and_batch_and_points_to_the_loop():
+    loader = make(1)
+    iterator, killed, batches = iter(loader), [], []
+    with pytest.warns(WorkerRestartWarning) as caught:
+        for _ in range(3):
+            batches.append(plain(next(iterator)))
+            until(worker_pids)
+            killed += worker_pids()
+            os.kill(killed[-1], signal.SIGKILL)
+            until(lambda: not is_running(killed[-1]))
+        batches += map(plain, iterator)
+    assert batches == reference()[0]
+    assert len(caught) == 3
+    for pid, warning in zip(killed, caught, strict=True):
+        assert f"(pid {pid}) was killed by SIGKILL" in str(warning.message)
+        assert re.search(r"between two batches|while fetching batch \d+", str(warning.message))
+        assert warning.filename == __file__
+
+
+def test_where_warnings_are_errors_a_death_is_one_and_nothing_is_lost():
+    loader = make(2)
+    iterator = iter(loader)
+    batches = [plain(next(iterator))]
+    os.kill(worker_pids()[0], signal.SIGKILL)
+    with pytest.raises(WorkerRestartWarning):
+        batches.extend(plain(batch) for batch in iterator)
+    batches[loader.batches_processed :] = map(plain, iterator)
+    assert batches == reference()[0]
