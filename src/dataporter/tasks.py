@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.generators import Captured, capture, restore, seed_all
+from dataporter.generators import capture, restore, seed_all
 from dataporter.order import Plan, Topology
 from dataporter.order.keys import key_as_int
 from dataporter.randomness import Stream
@@ -128,6 +128,7 @@ class SampledTasks:
     ) -> None:
         self._sampler = sampler
         self._drawn_from: Any = sampler.outermost
+        self._seed = 0
         self._topology = topology
         self._yields_batches = sampler.yields_batches
         self._size = 1 if batch_size is None else batch_size
@@ -148,11 +149,14 @@ class SampledTasks:
         self._sampler.undo_restore()
 
     def settle(self, progress: Progress) -> None:
-        if self._sampler.is_stateful:
-            self._sampler.restore(progress.sampler, None)
+        if progress.sampler is None and progress.rng_state is None:
+            return  # nothing that the next epoch would be drawn from
+        self._sampler.restore(progress.sampler, progress.rng_state)
+        self._drawing(progress, self._seed)
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
         world_size, rank = self._topology.world_size, self._topology.rank
+        self._seed = seed
         stream = Stream(seed, progress.epoch)
         done, drawn = progress.batches_processed, progress.samples_processed // world_size
         for indices in self._batches(progress, seed):
@@ -194,23 +198,32 @@ class SampledTasks:
         """Draw the indices of each batch, those already consumed left out."""
         if progress.sampler is not None and progress.sampler["ended"]:
             return
-        isolated: AbstractContextManager[None] = nullcontext()
-        skipped = 0
-        if not self._sampler.is_stateful:
-            if not self._sampler.draws_nothing:
-                key = key_as_int("sampler", seed, progress.epoch)
-                isolated = _Isolated(key, once=self._sampler.draws_at_start_only)
-            samples = progress.samples_processed // self._topology.world_size
-            skipped = progress.batches_processed if self._yields_batches else samples
+        isolated, drawing = self._drawing(progress, seed)
         count = 1 if self._yields_batches else self._size
         with isolated:
-            drawing = iter(self._drawn_from)
-            next(itertools.islice(drawing, skipped, skipped), None)  # drops so many
             drawn = list(itertools.islice(drawing, count))
         while drawn and not (self._drop_last and len(drawn) < count):
             yield _listed(drawn[0]) if self._yields_batches else drawn
             with isolated:
                 drawn = list(itertools.islice(drawing, count))
+
+    def _drawing(
+        self, progress: Progress, seed: int
+    ) -> tuple[AbstractContextManager[None], Iterator[Any]]:
+        """Begin to draw where `progress` is; in what context to go on, and from what."""
+        isolated: AbstractContextManager[None] = nullcontext()
+        skipped = 0
+        if not self._sampler.is_stateful:
+            if not self._sampler.draws_nothing:
+                key = key_as_int("sampler", seed, progress.epoch)
+                # Those that draw at their start do so by their first index.
+                isolated = _Isolated(key, uses=2 if self._sampler.draws_at_start_only else None)
+            samples = progress.samples_processed // self._topology.world_size
+            skipped = progress.batches_processed if self._yields_batches else samples
+        with isolated:
+            drawing = iter(self._drawn_from)
+            next(itertools.islice(drawing, skipped, skipped), None)  # drops so many
+        return isolated, drawing
 
 
 def _listed(batch: Any) -> list[Any]:
@@ -223,22 +236,23 @@ class _Isolated(AbstractContextManager[None]):
     """Global generators of a sampler's own, seeded by a key, in place of the caller's.
 
     So its draws are the same at every replay, and neither take from nor give to the
-    numbers that the caller draws in between. With `once`, only the first time.
+    numbers that the caller draws in between. After `uses`, it does nothing any more.
     """
 
-    def __init__(self, key: int, *, once: bool) -> None:
-        self._once = once
+    def __init__(self, key: int, *, uses: int | None) -> None:
+        self._uses = uses
         self._callers = capture()
         seed_all(key)
-        self._own: Captured | None = capture()
+        self._own = capture()
         restore(self._callers)
 
     def __enter__(self) -> None:
-        if self._own is not None:
+        if self._uses != 0:
             self._callers = capture()
             restore(self._own)
 
     def __exit__(self, *_: object) -> None:
-        if self._own is not None:
-            self._own = None if self._once else capture()
+        if self._uses != 0:
+            self._own = capture()
             restore(self._callers)
+            self._uses = None if self._uses is None else self._uses - 1
