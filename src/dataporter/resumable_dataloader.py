@@ -291,7 +291,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             init=self.worker_init_fn,
             context=self.multiprocessing_context,
             max_restarts=self._max_restarts,
-            seed=key_as_int("worker", self.seed),
+            seed=key_as_int("worker", self.seed) >> 1,  # as torch: below 2**63
             dataset=self.dataset,
             pin_memory=self.pin_memory,
         )

@@ -285,17 +285,23 @@ def test_collation_and_conversion_of_the_user_happen_in_workers():
 
 
 class Informed(Ids):
+    def __init__(self, length: int, folder: Path) -> None:
+        super().__init__(length)
+        self.folder = folder
+
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         info = get_worker_info()
-        time.sleep(0.001)  # so that no worker can do all the work alone
+        # No worker can do all the work alone: each waits for the others.
+        (self.folder / str(info.id)).touch()
+        until(lambda: len(list(self.folder.iterdir())) == info.num_workers)
         return info.id, info.num_workers, info.seed, info.dataset is self, torch.initial_seed()
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_a_dataset_is_told_which_worker_it_is_in(method):
+def test_a_dataset_is_told_which_worker_it_is_in(method, tmp_path):
     loader = make(
         2,
-        Informed(200),
+        Informed(20, tmp_path),
         batch_size=1,
         collate_fn=tuple,
         randomness=False,

@@ -144,8 +144,7 @@ class Crew:
             os.close(watched)
         process.join(1)  # its status may come a moment later
         self._workers[worker] = None
-        if process in _started:  # another crew that left may have cleared up after it
-            _started.remove(process)
+        _started.discard(process)  # another crew that left may have cleared up after it
         return process
 
     def has(self, worker: int) -> int:
@@ -175,9 +174,9 @@ class Crew:
             if process is not None and watched != process.sentinel:
                 os.close(watched)
         self._watched.clear()
-        for process in _started[:]:
+        for process in tuple(_started):
             if not process.is_alive():  # this also collects the exit status
-                _started.remove(process)
+                _started.discard(process)
 
 
 class Losses:
@@ -276,7 +275,7 @@ def _name_of(number: int) -> str:
 
 
 # Every worker of this process that is not known to have ended.
-_started: list[BaseProcess] = []
+_started: set[BaseProcess] = set()
 _owner: int | None = None
 
 
@@ -288,10 +287,10 @@ def _remember(process: BaseProcess) -> None:
         # By multiprocessing's own way, which its processes take as well, and before it
         # waits for its children.
         Finalize(None, _at_exit, exitpriority=100)
-    _started.append(process)
+    _started.add(process)
 
 
 def _at_exit() -> None:
     """Leave the interpreter at once: workers hold nothing."""
-    for process in _started:
+    for process in tuple(_started):
         process.kill()

@@ -75,6 +75,7 @@ class ProcessEngine:
         self._bare: deque[int] = deque()  # free as well, their memory given back
         self._held: dict[int, weakref.ref[Any]] = {}  # slots of batches that the consumer has
         self._tickets: dict[int, _Ticket] = {}  # by number of the issue
+        self._abandoned: dict[int, int] = {}  # slots of issues nobody waits for, by number
         self._unfinished = 0  # tickets without a reply
         self._largest = 0  # bytes of the largest batch so far
         self._issued = 0
@@ -199,10 +200,10 @@ class ProcessEngine:
     def _read_replies(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._replies, REPLY.size * 256):
-                for issue, number, outcome, offset, size in REPLY.iter_unpack(data):
+                for issue, _, outcome, offset, size in REPLY.iter_unpack(data):
                     ticket = self._tickets.get(issue)
                     if ticket is None:
-                        self._free.append(number)  # abandoned, or issued again in another slot
+                        self._let_go(issue)  # abandoned, or issued again in another slot
                     else:
                         ticket.reply = outcome, offset, size
                         self._unfinished -= 1
@@ -233,22 +234,30 @@ class ProcessEngine:
         if os.getpid() != self._owner or not self._close.alive:
             return
         self._read_replies()
-        for ticket in self._tickets.values():
+        for issue, ticket in self._tickets.items():
             if ticket.reply is not None:
                 self._free.append(ticket.slot)
+            else:
+                self._abandoned[issue] = ticket.slot
         self._tickets.clear()
         self._unfinished = 0
-        self._take_back_issues()
+        for issue in self._take_back_issues():
+            self._let_go(issue)
+
+    def _let_go(self, issue: int) -> None:
+        """Free the slot of an issue that nobody waits for, once nobody works on it."""
+        slot = self._abandoned.pop(issue, None)
+        if slot is not None:
+            self._free.append(slot)
 
     def _take_back_issues(self) -> set[int]:
         """Read out of the pipe what no worker has taken yet; the numbers of the issues."""
         found = set()
         stops = 0
-        for issue, number in _taken_back(self._taking_back):
+        for issue in _taken_back(self._taking_back):
             if issue == STOP:
                 stops += 1
             else:
-                self._free.append(number)
                 found.add(issue)
         if stops:  # of workers that are to end all the same
             os.write(self._to_workers, ISSUE.pack(STOP, 0, 0) * stops)
@@ -264,20 +273,30 @@ class ProcessEngine:
         self._read_replies()
         taken_back = self._take_back_issues()
         in_hand = self._crew.in_hand(but_not=dead)
+        lost = []
         for worker in dead:
-            had = self._tickets.get(self._crew.has(worker))
-            if had is not None and had.reply is None:
-                self._free.append(had.slot)
-            losses.note(self._crew.dismissed(worker), worker, None if had is None else had.task)
+            number = self._crew.has(worker)
+            had = self._tickets.get(number)
+            if had is None:
+                self._let_go(number)
+            elif had.reply is None:
+                taken_back.add(number)  # as good as: nobody has it any more
+            task = None if had is None else had.task
+            lost.append((self._crew.dismissed(worker), worker, task))
         for place, issue in enumerate(order):
             ticket = self._tickets[issue]
             if ticket.reply is not None or (issue in in_hand and issue not in taken_back):
                 continue
             # A worker that took it a moment ago may still reply: into the old slot, which is
-            # not used again before that reply.
+            # not used again before that reply or its death.
+            self._abandoned[issue] = ticket.slot
+            if issue in taken_back:
+                self._let_go(issue)
             del self._tickets[issue]
             self._unfinished -= 1
             order[place] = self._issue(ticket.task)
+        for process, worker, task in lost:
+            losses.note(process, worker, task)  # may raise: by now nothing is half done
         self._crew.start(inherited=_inherited)
 
 
@@ -321,14 +340,13 @@ def _reopened(pipe: int) -> int | None:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _taken_back(taking_back: int | None) -> Iterator[tuple[int, int]]:
-    """Read issues that no worker has taken; their numbers and slots."""
+def _taken_back(taking_back: int | None) -> Iterator[int]:
+    """Read issues that no worker has taken; their numbers."""
     if taking_back is None:
         return
     with contextlib.suppress(BlockingIOError):
         while message := os.read(taking_back, ISSUE.size):
-            issue, number, _ = ISSUE.unpack(message)
-            yield issue, number
+            yield ISSUE.unpack(message)[0]
 
 
 # The descriptors of every engine of this process, by the one that it writes to.
