@@ -350,7 +350,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             progress,
             world_may_change=self._own is not None,
         )
-        messages = [mismatch.message for mismatch in found]
+        messages = list(found)
         if messages and strict:
             raise StateMismatchError("\n".join(messages))
         for message in messages:

@@ -67,14 +67,6 @@ _PROGRESS_FIELDS = tuple(field.name for field in fields(Progress))
 _IDENTITY_FIELDS = tuple(field.name for field in fields(Identity))
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """One field in which a state and a loader disagree."""
-
-    field: str
-    message: str
-
-
 def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
     """Lay both halves out as the dict that users save.
 
@@ -202,53 +194,47 @@ def _shown(value: object) -> str:
 
 def mismatches(
     saved: Identity, present: Identity, progress: Progress, *, world_may_change: bool
-) -> Iterator[Mismatch]:
+) -> Iterator[str]:
     """Compare a state's identity with a loader's, in the order a user should look.
 
     `batch_size` never counts: the position does not depend on it.
     """
     at = f"strict=False to continue here at position {progress.samples_processed:,}"
     if saved.num_samples != present.num_samples:
-        yield Mismatch(
-            "num_samples",
+        yield (
             f"num_samples changed: the state was saved over {_samples(saved)}, "
-            f"this dataset has {_samples(present)}. Resume with the same data, or pass {at}.",
+            f"this dataset has {_samples(present)}. Resume with the same data, or pass {at}."
         )
     # A dataset that says nothing of itself, then or now, cannot be told apart.
     elif None not in (saved.fingerprint, present.fingerprint) and (
         saved.fingerprint != present.fingerprint
     ):
-        yield Mismatch(
-            "fingerprint",
+        yield (
             f"fingerprint changed: the state was saved over data {saved.fingerprint!r}, this "
-            f"dataset is {present.fingerprint!r}. Resume with the same data, or pass {at}.",
+            f"dataset is {present.fingerprint!r}. Resume with the same data, or pass {at}."
         )
     if saved.shuffle != present.shuffle:
-        yield Mismatch(
-            "shuffle",
+        yield (
             f"shuffle changed: the state was saved with shuffle={saved.shuffle}, this loader has "
-            f"shuffle={present.shuffle}. Build it with shuffle={saved.shuffle}, or pass {at}.",
+            f"shuffle={present.shuffle}. Build it with shuffle={saved.shuffle}, or pass {at}."
         )
     elif saved.order != present.order:
-        yield Mismatch(
-            "order",
+        yield (
             f"order changed: the state was saved with the order {saved.order!r}, this loader has "
-            f"{present.order!r}. Build it with the same sampler and weights, or pass {at}.",
+            f"{present.order!r}. Build it with the same sampler and weights, or pass {at}."
         )
     if saved.seed != present.seed:
-        yield Mismatch(
-            "seed",
+        yield (
             f"seed changed: the state was saved with seed={saved.seed}, this loader has "
             f"seed={present.seed}. Build it with seed={saved.seed} or without a seed (the "
-            f"state's is taken then), or pass {at}.",
+            f"state's is taken then), or pass {at}."
         )
     if saved.world_size != present.world_size and not world_may_change:
-        yield Mismatch(
-            "world_size",
+        yield (
             f"world_size changed: the state was saved on {saved.world_size} ranks, this run has "
             f"{present.world_size}, and a sampler of your own shares the data among them. Resume "
             f"on {saved.world_size} ranks, or drop the sampler: dataporter's own order continues "
-            "on any number.",
+            "on any number."
         )
 
 
