@@ -34,7 +34,7 @@ class Images:
 
 
 class Decoded:
-    """About a millisecond of NumPy work a sample: bytes to a normalised 3x224x224 image."""
+    """About a millisecond of NumPy work a sample: bytes to an augmented 3x224x224 image."""
 
     def __init__(self, length: int, kept: int = 64) -> None:
         rng = np.random.default_rng(0)
@@ -48,7 +48,10 @@ class Decoded:
         encoded = self._encoded[index % len(self._encoded)]
         top, left = index % 32, index // 32 % 32
         image = encoded[top : top + 224, left : left + 224, :: -1 if index % 2 else 1]
-        image = (image.astype(np.float32) / 255 - 0.45) / 0.225
+        image = image.astype(np.float32) / 255
+        mean, contrast = image.mean(), np.float32(0.8 + index % 5 / 10)
+        image = np.clip((image - mean) * contrast + mean, 0, 1) ** np.float32(0.45)
+        image = (image - np.float32(0.45)) / np.float32(0.225)
         return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
 
 
@@ -78,7 +81,8 @@ WORKLOADS: list[tuple[str, Callable[[], Any], int, int, float]] = [
     ("dicts of five fields, batches of 128", partial(FiveFields, 65_536), 128, 2, 4.0),
     ("images of 3x224x224 floats, batches of 64", partial(Images, 2_560), 64, 2, 4.0),
     ("1 ms of NumPy work a sample, batches of 32", partial(Decoded, 2_048), 32, 2, 1.6),
-    ("one slow sample in 64, batches of 8, 4 workers", partial(Skewed, 1_024), 8, 4, 2.5),
+    ("one slow sample in 64, batches of 4, 4 workers", partial(Skewed, 2_048), 4, 4, 2.5),
+    ("one slow sample in 64, batches of 8, 4 workers", partial(Skewed, 2_048), 8, 4, 2.5),
 ]
 
 

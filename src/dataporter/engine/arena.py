@@ -41,12 +41,13 @@ def create_arena() -> int:
 class Slot:
     """One process's view of a slot, mapped as far as it was used so far."""
 
-    __slots__ = ("_descriptor", "_map", "bytes", "number")
+    __slots__ = ("_descriptor", "_map", "address", "bytes", "number")
 
     def __init__(self, descriptor: int, number: int) -> None:
         self._descriptor = descriptor
         self.number = number
         self.bytes: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.address = 0  # of the first byte, in this process
         self._map: Any = b""
 
     def reach(self, size: int) -> NDArray[np.uint8]:
@@ -54,6 +55,7 @@ class Slot:
         if size > len(self.bytes):
             length = max(_FIRST_MAPPING, 1 << (size - 1).bit_length())
             self._map = _mapped(self._descriptor, length, self.number * _STRIDE)
+            self.address = ctypes.addressof(self._map)
             self.bytes = np.frombuffer(self._map, np.uint8)
         return self.bytes
 
@@ -69,7 +71,7 @@ class Slot:
     def forget(self) -> None:
         """Give the slot's memory back to the system."""
         if len(self.bytes) and hasattr(mmap, "MADV_REMOVE"):
-            _libc.madvise(self.bytes.ctypes.data, len(self.bytes), mmap.MADV_REMOVE)
+            _libc.madvise(self.address, len(self.bytes), mmap.MADV_REMOVE)
 
 
 # Python's own `mmap` keeps a copy of the descriptor for each mapping: a few hundred batches
@@ -108,9 +110,8 @@ class Writer:
         offset = -(-self._used // _ALIGNMENT) * _ALIGNMENT
         self._used = offset + size
         memory = self._slot.reach(self._used)
-        address = memory.ctypes.data
-        if not self._mapped or self._mapped[-1][0] != address:
-            self._mapped.append((address, memory))
+        if not self._mapped or self._mapped[-1][1] is not memory:
+            self._mapped.append((self._slot.address, memory))
         return offset, memory[offset : offset + size]
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -9,9 +9,10 @@ Messages are small and of fixed size, so reads and writes of them are whole: the
 lock that a killed worker could hold. Tasks and batches lie in slots of shared memory. A
 slot is free again when no array or tensor over it lives, not before.
 
-Fetched ahead are `num_workers * prefetch_factor` batches. Only while the consumer waits for
-a slow batch, free workers go on with later ones: up to `_STRETCH` times as many, as long as
-all that waits is at most `_STRETCH_BYTES`. That and what the consumer holds bound the memory.
+Fetched ahead are `num_workers * prefetch_factor` batches. Only while the consumer waits,
+more are: `_RUSH` times as many may be on their way, so that no worker runs out of issues, and
+`_STRETCH` times as many in all, so that none stops behind a slow batch, as long as all that
+waits is at most `_STRETCH_BYTES`. That and what the consumer holds bound the memory.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from dataporter.errors import WorkerError, WorkerTimeoutError
 from dataporter.fetch import EMPTY, Fetcher
 from dataporter.tasks import Task
 
+_RUSH = 4
 _STRETCH = 16
 _STRETCH_BYTES = 2**28
 _MOST_ISSUED = 1024  # far below what a pipe holds: issuing never blocks
@@ -160,9 +162,12 @@ class ProcessEngine:
             self._crew.retire_one()
             os.write(self._to_workers, ISSUE.pack(STOP, 0, 0))
 
-    def _top_up(self, tasks: Iterator[Task], order: deque[int], most: int | None = None) -> None:
-        most = self._depth if most is None else most
-        while len(order) < most and self._unfinished < self._depth:
+    def _top_up(self, tasks: Iterator[Task], order: deque[int], *, waits: bool = False) -> None:
+        most = on_their_way = self._depth
+        if waits and self._largest:
+            room = max(_STRETCH_BYTES // self._largest, self._depth)
+            most, on_their_way = min(most * _STRETCH, room), min(most * _RUSH, room)
+        while len(order) < most and self._unfinished < on_their_way:
             task = next(tasks, None)
             if task is None:
                 return
@@ -192,9 +197,7 @@ class ProcessEngine:
             self._read_replies()
             if any(descriptor != self._replies for descriptor, _ in ready):
                 self._replace_the_dead(order, losses)
-            if self._largest:
-                room = _STRETCH_BYTES // self._largest
-                self._top_up(tasks, order, min(self._depth * _STRETCH, max(room, self._depth)))
+            self._top_up(tasks, order, waits=True)
         return self._tickets.pop(order.popleft())
 
     def _read_replies(self) -> None:

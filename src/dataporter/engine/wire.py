@@ -1,13 +1,16 @@
 """What goes over the wire: small messages of fixed size, and batches laid out in slots.
 
-A batch is a pickle of which the bulk stays outside: tensors and whatever offers its buffer
-(NumPy arrays, above all) lie in the slot as they are, and are used there by the consumer.
-So a batch of any class arrives, and a batch of tensors is not copied.
+Tensors lie in the slot as they are, and are used there by the consumer. A batch of nothing
+but tensors in dicts, lists and tuples travels as its outline, in which every tensor is the
+place where it lies. Any other is a pickle of which the bulk stays outside: tensors and
+whatever offers its buffer (NumPy arrays, above all). So a batch of any class arrives, and a
+batch of tensors is not copied.
 """
 
 from __future__ import annotations
 
 import io
+import marshal
 import pickle
 import struct
 import threading
@@ -64,12 +67,17 @@ def read_task(
 
 
 def write_batch(writer: Writer, batch: Any) -> tuple[int, int]:
-    """Lay a batch out; offset and size of its pickle."""
-    stream = io.BytesIO()
-    pickler = _Pickler(stream, writer)
-    pickler.dump(batch)
-    table = np.array(pickler.placed, np.int64).tobytes()
-    body = struct.pack("<q", len(table)) + table + stream.getvalue()
+    """Lay a batch out; offset and size of what says where its parts are."""
+    seen: dict[int, Any] = {}
+    outline = _outline(batch, writer, seen)
+    if outline is not _NONE:
+        body = _IS_OUTLINE + marshal.dumps(outline)
+    else:
+        stream = io.BytesIO()
+        pickler = _Pickler(stream, writer, seen)
+        pickler.dump(batch)
+        table = np.array(pickler.placed, np.int64).tobytes()
+        body = _TABLE.pack(len(table)) + table + stream.getvalue()
     offset, memory = writer.reserve(len(body))
     memory[:] = np.frombuffer(body, np.uint8)
     return offset, len(body)
@@ -78,7 +86,9 @@ def write_batch(writer: Writer, batch: Any) -> tuple[int, int]:
 def read_batch(memory: NDArray[np.uint8], offset: int, size: int) -> Any:
     """Rebuild a batch over the slot's memory, which its tensors keep alive."""
     body = memory[offset : offset + size].tobytes()
-    (length,) = struct.unpack_from("<q", body)
+    if body.startswith(_IS_OUTLINE):
+        return _filled(marshal.loads(body[_TABLE.size :]), memory)  # noqa: S302  from a worker
+    (length,) = _TABLE.unpack_from(body)
     table = np.frombuffer(body, np.int64, length // 8, 8).reshape(-1, 2).tolist()
     buffers = [memory[start : start + count] for start, count in table]
     _reading.memory = memory
@@ -88,12 +98,63 @@ def read_batch(memory: NDArray[np.uint8], offset: int, size: int) -> Any:
         _reading.memory = None
 
 
+_TABLE = struct.Struct("<q")  # bytes of the table of buffers before a pickle
+_IS_OUTLINE = _TABLE.pack(-1)
+_NONE = object()
+
+
+def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
+    """The outline of a batch, `_NONE` if it needs a pickle. A tuple is a tuple of one list.
+
+    `seen` has what was come across, by identity; of a tensor, where it lies by now.
+    """
+    kind = type(part)
+    if kind is str or kind is int or kind is float:
+        return part
+    if id(part) in seen:
+        return _NONE  # of what is there twice, a pickle makes one again
+    if kind is torch.Tensor:
+        if not _is_plain(part):
+            return _NONE
+        seen[id(part)] = description = _description(part, writer)
+        return description
+    seen[id(part)] = None
+    if kind is dict:
+        found = [_outline(value, writer, seen) for value in part.values()]
+        if any(type(key) is not str for key in part):
+            return _NONE
+        return _NONE if _NONE in found else dict(zip(part, found, strict=True))
+    if (kind is list or kind is tuple) and part and type(part[0]) not in _SCALARS:
+        found = [_outline(item, writer, seen) for item in part]
+        if _NONE not in found:
+            return found if kind is list else (found,)
+    return _NONE
+
+
+_SCALARS = (str, int, float)  # columns of them are sooner pickled
+
+
+def _filled(outline: Any, memory: NDArray[np.uint8]) -> Any:
+    """The batch of an outline, over the slot's memory."""
+    kind = type(outline)
+    if kind is tuple:
+        if len(outline) > 1:
+            return _placed_tensor(memory, *outline)
+        return tuple(_filled(part, memory) for part in outline[0])
+    if kind is dict:
+        return {name: _filled(part, memory) for name, part in outline.items()}
+    if kind is list:
+        return [_filled(part, memory) for part in outline]
+    return outline
+
+
 class _Pickler(pickle.Pickler):
     """Leaves tensors and buffers in the slot."""
 
-    def __init__(self, stream: io.BytesIO, writer: Writer) -> None:
+    def __init__(self, stream: io.BytesIO, writer: Writer, described: dict[int, Any]) -> None:
         super().__init__(stream, 5, buffer_callback=self._place)
         self._writer = writer
+        self._described = described
         self.placed: list[tuple[int, int]] = []  # offset and size of each buffer
 
     def _place(self, buffer: pickle.PickleBuffer) -> bool:
@@ -105,31 +166,44 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, thing: Any) -> Any:
         """Describe a plain tensor by where it lies; anything else is pickled as usual."""
-        if type(thing) is not torch.Tensor or thing.layout is not torch.strided:
-            return NotImplemented
-        if thing.device.type != "cpu" or thing.requires_grad or thing.is_nested:
-            return NotImplemented
-        if thing.is_quantized or thing.is_conj() or thing.is_neg():
-            return NotImplemented
-        return _placed_tensor, self._describe(thing)
+        if type(thing) is torch.Tensor and _is_plain(thing):
+            known = self._described.get(id(thing))
+            return _tensor_being_read, known or _description(thing, self._writer)
+        return NotImplemented
 
-    def _describe(self, tensor: torch.Tensor) -> tuple[Any, ...]:
-        order: tuple[int, ...] | None = None
-        expanded: tuple[int, ...] | None = None
-        if not tensor.is_contiguous():
-            if 0 in tensor.stride():  # what is repeated in place travels once
-                expanded = tuple(tensor.shape)
-                steps = (slice(None) if step else slice(0, 1) for step in tensor.stride())
-                tensor = tensor[tuple(steps)]
-            # Memory formats such as channels-last are kept: a permutation makes them dense.
-            order = tuple(np.argsort([-step for step in tensor.stride()], kind="stable").tolist())
-            tensor = tensor.permute(order)
-        offset = self._writer.offset_of(tensor) if tensor.is_contiguous() else None
-        if offset is None:
-            placed = self._writer.empty(tuple(tensor.shape), tensor.dtype)
-            placed.copy_(tensor)
-            offset = self._writer.offset_of(placed) if tensor.numel() else 0
-        return offset, tuple(tensor.shape), _NAMES[tensor.dtype], order, expanded
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all said by shape, strides, dtype and bytes."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.is_cpu
+        and not tensor.requires_grad
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def _description(tensor: torch.Tensor, writer: Writer) -> tuple[Any, ...]:
+    """Where in the slot a tensor lies, copied there if need be."""
+    order: tuple[int, ...] | None = None
+    expanded: tuple[int, ...] | None = None
+    if not tensor.is_contiguous():
+        if 0 in tensor.stride():  # what is repeated in place travels once
+            expanded = tuple(tensor.shape)
+            steps = (slice(None) if step else slice(0, 1) for step in tensor.stride())
+            tensor = tensor[tuple(steps)]
+        # Memory formats such as channels-last are kept: a permutation makes them dense.
+        order = tuple(np.argsort([-step for step in tensor.stride()], kind="stable").tolist())
+        tensor = tensor.permute(order)
+    shape = tuple(tensor.shape)
+    offset = writer.offset_of(tensor) if tensor.is_contiguous() else None
+    if offset is None:
+        placed = writer.empty(shape, tensor.dtype)
+        placed.copy_(tensor)
+        offset = writer.offset_of(placed) if tensor.numel() else 0
+    return offset, shape, _NAMES[tensor.dtype], order, expanded
 
 
 class _Reading(threading.local):
@@ -141,17 +215,22 @@ class _Reading(threading.local):
 _reading = _Reading()
 
 
+def _tensor_being_read(*description: Any) -> torch.Tensor:
+    if _reading.memory is None:
+        msg = "a batch can be read where it lies only"
+        raise RuntimeError(msg)
+    return _placed_tensor(_reading.memory, *description)
+
+
 def _placed_tensor(
+    memory: NDArray[np.uint8],
     offset: int,
     shape: tuple[int, ...],
     name: str,
     order: tuple[int, ...] | None,
     expanded: tuple[int, ...] | None,
 ) -> torch.Tensor:
-    memory, dtype = _reading.memory, _DTYPES[name]
-    if memory is None:
-        msg = "a batch can be read where it lies only"
-        raise RuntimeError(msg)
+    dtype = _DTYPES[name]
     tensor = tensor_over(memory[offset : offset + tensor_bytes(shape, dtype)], shape, dtype)
     if order is not None:
         tensor = tensor.permute(tuple(np.argsort(order).tolist()))

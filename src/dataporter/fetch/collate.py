@@ -8,7 +8,7 @@ function. What somebody registers with torch for these very types is not looked 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,19 +51,21 @@ def _stack(tensors: Sequence[Any], empty: Empty | None) -> Any:
     # Only the first is looked at: a mixture is torch's to judge, as in default_collate.
     if tensors[0].layout is not torch.strided or tensors[0].is_nested:
         return _left_to_torch(tensors)
-    dtype = tensors[0].dtype
     # With mixed dtypes, `out` would decide on that of the batch.
     if (
         empty is not None
         and not tensors[0].requires_grad
-        and all(tensor.dtype is dtype for tensor in tensors)
+        and len(set(map(_dtype_of, tensors))) == 1
     ):
-        batch = empty((len(tensors), *tensors[0].shape), dtype)
+        batch = empty((len(tensors), *tensors[0].shape), tensors[0].dtype)
         try:
             return torch.stack(tensors, out=batch)  # type: ignore[arg-type]
         except RuntimeError:
             pass  # mixed shapes: below they give what they give without `out`
     return torch.stack(tensors)  # type: ignore[arg-type]  # it takes any sequence
+
+
+_dtype_of = attrgetter("dtype")
 
 
 def _numbers(numbers: Sequence[Any], expected: type[np.generic]) -> Any:
