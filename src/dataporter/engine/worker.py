@@ -38,6 +38,13 @@ from dataporter.worker_info import announce_worker
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
+# glibc's `mallopt`: options of malloc and what they are set to.
+_MALLOC = {
+    -3: 2**25,  # M_MMAP_THRESHOLD, the largest that it takes
+    -1: 2**28,  # M_TRIM_THRESHOLD: free memory above which some is given back
+    -2: 2**24,  # M_TOP_PAD: how much is asked for at a time
+}
+
 # The parent decides when a run ends; a terminal's Ctrl-C goes to all of the group.
 IGNORED = (signal.SIGINT, signal.SIGTERM)
 
@@ -79,6 +86,7 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
     `parent` is the process to die with; None where the pipe alone must do.
     """
     _detach(parent)
+    _keep_freed_memory()
     torch.set_num_threads(1)
     seed_all(duty.seed)
     announce_worker(duty.worker, duty.num_workers, duty.seed, duty.dataset)
@@ -131,6 +139,20 @@ def _detach(parent: int | None) -> None:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:  # it died before that took effect
             os._exit(1)
+
+
+def _keep_freed_memory() -> None:
+    """Have malloc use the memory of one batch's samples for the next one's.
+
+    Given back to the system after each batch, it would come back page by page, each to be
+    zeroed: a third of a worker's time where samples are images. Who has set malloc up
+    themselves is left alone.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or any(name.startswith(("MALLOC_", "GLIBC_T")) for name in os.environ):
+        return
+    for option, value in _MALLOC.items():
+        mallopt(option, value)
 
 
 def _packed(error: Exception, worker: int) -> bytes:
