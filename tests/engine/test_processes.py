@@ -366,8 +366,10 @@ def test_a_slow_consumer_bounds_what_is_fetched_ahead(tmp_path):
         next(iterator)
         # Only a consumer that waits has more fetched ahead; this one does not.
         until(lambda: dataset.fetched() >= (done + 6) * BATCH)
-    time.sleep(0.1)  # nothing to wait for: more must not come
-    assert dataset.fetched() <= (40 + 6) * BATCH
+        before = -1
+        while before != (before := dataset.fetched()):
+            time.sleep(0.02)
+    assert dataset.fetched() == (40 + 6) * BATCH
 
 
 # Ending
