@@ -24,6 +24,7 @@ ROOMS = [
     "fetch",
     "users_sampler",
     "tasks",
+    "arrivals",
     "engine",
     "options",
     "cursor",

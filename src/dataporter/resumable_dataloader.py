@@ -15,6 +15,7 @@ from typing import Any, Literal, NoReturn, Protocol, TypeVar
 import torch
 from torch.utils.data import DataLoader
 
+from dataporter.arrivals import Arrivals
 from dataporter.cursor import Cursor
 from dataporter.engine import (
     ProcessEngine,
@@ -75,6 +76,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     >>> resumed.load_state_dict(state)
     >>> sorted(seen + [index for batch in resumed for index in batch.tolist()])
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+    With `in_order=False`, workers' batches are delivered as they come (on one rank; several
+    ranks share a state, and deliver in order). The state stays exact.
 
     `num_workers="auto"` uses as many workers as keep up with the consumer, and no more than
     there are cores. The number of workers never reaches the data.
@@ -262,7 +266,17 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def _run(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
         self._lead_sampler(progress.epoch)
         self._fetch.begin_pass()
-        tasks = self._tasks.run(progress, self.seed)
+        results = self._fetched(self._tasks.run(progress, self.seed))
+        if self._comes_in_order:
+            return results
+        return map(Arrivals(progress).note, results)
+
+    @property
+    def _comes_in_order(self) -> bool:
+        # One rank's state must hold for all, and cannot say what the others delivered ahead.
+        return self.in_order or self.num_workers == 0 or self._topology.world_size > 1
+
+    def _fetched(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Any]]:
         if self.num_workers == 0:
             return run_inline(tasks, self._fetch, pin_memory=self.pin_memory)
         if self._in_threads:
@@ -294,6 +308,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             seed=key_as_int("worker", self.seed) >> 1,  # as torch: below 2**63
             dataset=self.dataset,
             pin_memory=self.pin_memory,
+            in_order=self._comes_in_order,
         )
 
     @property

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dataporter.generators import capture, restore, seed_all
 from dataporter.order import Plan, Topology
+from dataporter.order.ahead import around, beyond, size_of
 from dataporter.order.keys import key_as_int
 from dataporter.randomness import Stream
 from dataporter.samplers import ResumableSampler
@@ -85,19 +86,26 @@ class PlannedTasks:
         pass
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
-        plan, size = self._plan, self._plan.batch_size
+        # Counted without what was delivered ahead, all of which lies beyond the start.
+        ahead, size = progress.ahead, self._plan.batch_size
+        plan = replace(self._plan, length=self._plan.length - size_of(ahead))
         order = self._sampler.order  # of now: loading a state may have changed its seed
         stream = Stream(seed, progress.epoch)
         epoch, start, done = progress.epoch, progress.samples_processed, progress.batches_processed
         step = 0
-        for positions in plan.blocks(start):
+        for counted in plan.blocks(start):
+            positions = around(ahead, counted) if ahead else counted
             indices = order.indices(epoch, positions)
             for first in range(0, len(positions), size):
                 step += 1
+                reached = plan.position_after(start, step)
+                if ahead:
+                    reached = int(around(ahead, [reached])[0])
                 after = Progress(
                     epoch=epoch,
-                    samples_processed=plan.position_after(start, step),
+                    samples_processed=reached,
                     batches_processed=done + step,
+                    ahead=beyond(ahead, reached) if ahead else ahead,
                 )
                 batch = slice(first, first + size)
                 yield Task(indices[batch], positions[batch], stream, after)
@@ -108,7 +116,7 @@ class PlannedTasks:
             # An uneven last step that this rank had no part in; the state is that of all.
             samples, batches = self._plan.length, batches + 1
         return replace(
-            progress, samples_processed=samples, batches_processed=batches, finished=True
+            progress, samples_processed=samples, batches_processed=batches, finished=True, ahead=()
         )
 
     def num_batches(self) -> int:
@@ -160,7 +168,10 @@ class SampledTasks:
         stream = Stream(seed, progress.epoch)
         done, drawn = progress.batches_processed, progress.samples_processed // world_size
         for indices in self._batches(progress, seed):
-            first, drawn, done = drawn, drawn + len(indices), done + 1
+            first, drawn = drawn, drawn + len(indices)
+            if (first, drawn) in progress.ahead:
+                continue
+            done += 1
             kept = progress.sampler
             if self._sampler.is_stateful:
                 # A short batch is the last one, and the sampler may have reset itself since.
@@ -171,6 +182,7 @@ class SampledTasks:
                 batches_processed=done,
                 rng_state=progress.rng_state,
                 sampler=kept,
+                ahead=beyond(progress.ahead, drawn) if progress.ahead else (),
             )
             # Interleaved, as ranks share an order: no two ranks have a sample's key in common.
             positions = np.arange(first, drawn, dtype=np.int64) * world_size + rank
@@ -179,7 +191,7 @@ class SampledTasks:
     def end(self, progress: Progress) -> Progress:
         # The next pass goes on from where sampler and generators are now.
         kept, rng_state = self._sampler.capture_start()
-        return replace(progress, finished=True, rng_state=rng_state, sampler=kept)
+        return replace(progress, finished=True, rng_state=rng_state, sampler=kept, ahead=())
 
     def num_batches(self) -> int:
         count = len(self._drawn_from)
@@ -219,7 +231,8 @@ class SampledTasks:
                 # Those that draw at their start do so by their first index.
                 isolated = _Isolated(key, uses=2 if self._sampler.draws_at_start_only else None)
             samples = progress.samples_processed // self._topology.world_size
-            skipped = progress.batches_processed if self._yields_batches else samples
+            batches = progress.batches_processed - len(progress.ahead)
+            skipped = batches if self._yields_batches else samples
         with isolated:
             drawing = iter(self._drawn_from)
             next(itertools.islice(drawing, skipped, skipped), None)  # drops so many

@@ -41,6 +41,7 @@ class WorkerOptions:
     seed: int = 0
     dataset: Any = None
     pin_memory: bool = False
+    in_order: bool = True
 
 
 class Crew:

@@ -1,4 +1,4 @@
-"""The process engine: workers fetch ahead, batches come in the order of their tasks.
+"""The process engine: workers fetch ahead, batches come in order, or as they come.
 
                        one pipe of issues: any free worker takes the next
     consumer ──────────────────────────────────────────────────▶ workers
@@ -79,6 +79,7 @@ class ProcessEngine:
         self._tickets: dict[int, _Ticket] = {}  # by number of the issue
         self._abandoned: dict[int, int] = {}  # slots of issues nobody waits for, by number
         self._unfinished = 0  # tickets without a reply
+        self._arrived: deque[int] = deque()  # those with a reply, where the order is theirs
         self._largest = 0  # bytes of the largest batch so far
         self._issued = 0
         self._runs = 0
@@ -124,7 +125,7 @@ class ProcessEngine:
         self._close()
 
     def run(self, tasks: Iterator[Task], *, then_close: bool) -> Iterator[tuple[Task, Any]]:
-        """Start fetching; yield every task with its batch, in order."""
+        """Start fetching; yield every task with its batch."""
         self._running = True
         self._runs += 1
         order: deque[int] = deque()  # numbers of issues, in the order of their tasks
@@ -185,11 +186,11 @@ class ProcessEngine:
         return self._issued
 
     def _wait_for(self, tasks: Iterator[Task], order: deque[int], losses: Losses) -> _Ticket:
-        """Wait for the next task's reply, and take its ticket off."""
+        """Wait for the next reply that may be delivered, and take its ticket off."""
         patience = self._options.timeout
         deadline = time.monotonic() + patience if patience else None
         self._read_replies()
-        while self._tickets[order[0]].reply is None:
+        while (number := self._deliverable(order)) is None:
             left = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
             ready = self._poll.poll(left)
             if not ready:
@@ -198,7 +199,14 @@ class ProcessEngine:
             if any(descriptor != self._replies for descriptor, _ in ready):
                 self._replace_the_dead(order, losses)
             self._top_up(tasks, order, waits=True)
-        return self._tickets.pop(order.popleft())
+        order.remove(number)
+        return self._tickets.pop(number)
+
+    def _deliverable(self, order: deque[int]) -> int | None:
+        """The number of the issue to be delivered now, if it is there."""
+        if not self._options.in_order:
+            return self._arrived.popleft() if self._arrived else None
+        return None if self._tickets[order[0]].reply is None else order[0]
 
     def _read_replies(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -210,6 +218,8 @@ class ProcessEngine:
                     else:
                         ticket.reply = outcome, offset, size
                         self._unfinished -= 1
+                        if not self._options.in_order:
+                            self._arrived.append(issue)
                         self._largest = max(self._largest, offset + size)
 
     def _take(self, ticket: _Ticket) -> Any:
@@ -243,6 +253,7 @@ class ProcessEngine:
             else:
                 self._abandoned[issue] = ticket.slot
         self._tickets.clear()
+        self._arrived.clear()
         self._unfinished = 0
         for issue in self._take_back_issues():
             self._let_go(issue)

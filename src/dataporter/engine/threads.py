@@ -1,4 +1,4 @@
-"""The thread engine: fetches ahead in threads of this process, in the order of the tasks.
+"""The thread engine: fetches ahead in threads of this process.
 
 For datasets that release the GIL, for free-threaded Python, and where processes are not
 welcome. The global random generators are one for all threads, so nobody's can be seeded
@@ -8,10 +8,8 @@ by the caller's own thread, to see whether the dataset draws from the global one
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -29,7 +27,7 @@ def run_in_threads(
 ) -> Iterator[tuple[Task, Any]]:
     """Yield every task with its batch; `fetch` must not seed the global generators."""
     pins = options.pin_memory and torch.accelerator.is_available()
-    ahead: deque[tuple[Task, Future[Any]]] = deque()
+    ahead: dict[Future[Any], Task] = {}  # in the order of the tasks
     executor = ThreadPoolExecutor(options.num_workers, "dataporter worker")
 
     def top_up() -> None:
@@ -37,8 +35,7 @@ def run_in_threads(
             task = next(tasks, None)
             if task is None:
                 return
-            future = executor.submit(fetch, task.indices, task.positions, task.stream)
-            ahead.append((task, future))
+            ahead[executor.submit(fetch, task.indices, task.positions, task.stream)] = task
 
     try:
         for task in tasks:
@@ -47,19 +44,18 @@ def run_in_threads(
             yield task, pinned(batch) if pins and batch is not EMPTY else batch
             break
         while ahead:
-            task, future = ahead[0]
-            try:
-                batch = future.result(options.timeout or None)
-            except FutureTimeoutError as error:
-                if future.done():
-                    raise  # the dataset's own
+            awaited = [next(iter(ahead))] if options.in_order else list(ahead)
+            done = wait(awaited, options.timeout or None, return_when=FIRST_COMPLETED).done
+            if not done:
                 msg = (
                     f"a batch was not there after {options.timeout:g} s "
                     f"(timeout={options.timeout:g}): a thread is still fetching it. Find out "
                     "what it waits for, or give it a longer timeout."
                 )
-                raise WorkerTimeoutError(msg) from error
-            ahead.popleft()
+                raise WorkerTimeoutError(msg)
+            future = next(future for future in ahead if future in done)
+            batch = future.result()
+            task = ahead.pop(future)
             top_up()
             yield task, pinned(batch) if pins and batch is not EMPTY else batch
     finally:

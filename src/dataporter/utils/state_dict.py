@@ -19,6 +19,8 @@ delivered. A load checks every identity field that would silently change the dat
                        generator's state at the start of the epoch, else None
     sampler            only with a stateful sampler of the user's own: its state, and whether
                        it had ended, since it may begin anew by itself
+    ahead              only with in_order=False: ranges of positions beyond samples_processed
+                       that were delivered ahead of their turn
 
 Pure: nothing here knows a loader, a process or a file.
 """
@@ -33,6 +35,7 @@ from operator import attrgetter
 from typing import Any
 
 from dataporter.errors import StateFormatError, StateMismatchError, StateVersionError
+from dataporter.order.ahead import Ranges
 from dataporter.order.keys import MAX_SEED
 
 VERSION = 1
@@ -48,6 +51,7 @@ class Progress:
     finished: bool = False
     rng_state: str | None = None
     sampler: dict[str, Any] | None = None
+    ahead: Ranges = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,10 @@ def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
         del state["sampler"]
     else:
         state["sampler"] = copy.deepcopy(progress.sampler)
+    if progress.ahead:
+        state["ahead"] = [list(run) for run in progress.ahead]
+    else:
+        del state["ahead"]
     return state
 
 
@@ -99,6 +107,7 @@ def parse_state(state: object) -> tuple[Identity, Progress]:
     _check_version(state)
     values = {name: _field(state, name, check) for name, check in _CHECKS.items()}
     values["sampler"] = copy.deepcopy(values["sampler"])
+    values["ahead"] = tuple((start, stop) for start, stop in values["ahead"] or ())
     progress = Progress(**{name: values[name] for name in _PROGRESS_FIELDS})
     identity = Identity(**{name: values[name] for name in _IDENTITY_FIELDS})
     return identity, progress
@@ -143,6 +152,17 @@ _is_sampler: _Check = (
     lambda value: isinstance(value, Mapping) and {"state", "ended"} <= value.keys(),
     "a dict with 'state' and 'ended'",
 )
+_is_ranges: _Check = (
+    lambda value: isinstance(value, list) and _are_ranges(value),
+    "a list of pairs [start, stop] in ascending order",
+)
+
+
+def _are_ranges(pairs: list[Any]) -> bool:
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):  # noqa: PLR2004
+        return False
+    ends = [end for pair in pairs for end in pair]
+    return all(_is_int(end) and end >= 0 for end in ends) and ends == sorted(ends)
 
 
 def _or_none(check: _Check) -> _Check:
@@ -156,6 +176,7 @@ _CHECKS: dict[str, _Check] = {
     "finished": _is_flag,
     "rng_state": _or_none(_is_text),
     "sampler": _or_none(_is_sampler),
+    "ahead": _or_none(_is_ranges),
     "seed": _is_seed,
     "shuffle": _is_flag,
     "order": _is_text,
@@ -164,7 +185,7 @@ _CHECKS: dict[str, _Check] = {
     "batch_size": _or_none(_is_positive),
     "world_size": _is_positive,
 }
-_OPTIONAL = {"sampler"}
+_OPTIONAL = {"sampler", "ahead"}
 
 
 def _field(state: Mapping[Any, Any], name: str, check: _Check) -> Any:
@@ -249,12 +270,14 @@ def within(progress: Progress, length: int, *, strict: bool) -> Progress:
 
     Past the end, it is refused; or moved to the end if not `strict`.
     """
-    if progress.samples_processed <= length:
+    furthest = max([progress.samples_processed, *(stop for _, stop in progress.ahead)])
+    if furthest <= length:
         return progress
     if strict:
         msg = (
-            f"samples_processed is past the end: found {progress.samples_processed:,} in an "
-            f"epoch of {length:,} samples. The state is damaged or belongs to other data."
+            f"samples_processed is past the end: found {furthest:,} in an epoch of {length:,} "
+            "samples. The state is damaged or belongs to other data."
         )
         raise StateMismatchError(msg)
-    return replace(progress, samples_processed=length)
+    kept = tuple((start, min(stop, length)) for start, stop in progress.ahead if start < length)
+    return replace(progress, samples_processed=min(progress.samples_processed, length), ahead=kept)

@@ -1,0 +1,52 @@
+"""Delivery ahead of turn: a prefix of the epoch, and ranges of positions beyond it.
+
+With `in_order=False` batches are delivered as they come. What has been delivered is then
+not a prefix any more: the ranges delivered ahead of their turn are kept beside it, until
+the prefix has caught up with them. All functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # (start, stop) each, sorted, apart
+
+
+def runs_of(positions: NDArray[np.int64]) -> Ranges:
+    """Write ascending positions as ranges.
+
+    >>> runs_of(np.array([4, 5, 6, 9]))
+    ((4, 7), (9, 10))
+    """
+    breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+    return tuple((int(run[0]), int(run[-1]) + 1) for run in np.split(positions, breaks) if len(run))
+
+
+def size_of(ranges: Ranges) -> int:
+    """Count the positions in ranges."""
+    return sum(stop - start for start, stop in ranges)
+
+
+def beyond(ranges: Ranges, position: int) -> Ranges:
+    """Drop what lies before a position.
+
+    >>> beyond(((2, 4), (6, 8), (9, 12)), 7)
+    ((7, 8), (9, 12))
+    """
+    return tuple((max(start, position), stop) for start, stop in ranges if stop > position)
+
+
+def around(ranges: Ranges, counted: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Find positions by their number among those that are in none of the ranges.
+
+    >>> around(((2, 4), (6, 8)), [0, 1, 2, 3, 4]).tolist()
+    [0, 1, 4, 5, 8]
+    """
+    positions = np.array(counted, dtype=np.int64)
+    for start, stop in ranges:
+        positions[positions >= start] += stop - start
+    return positions
