@@ -1,5 +1,7 @@
 """Ranges delivered ahead of their turn: what is left comes once, and only that."""
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ def test_runs_cover_the_positions_and_nothing_else(chosen):
     runs = runs_of(np.array(sorted(chosen), dtype=np.int64))
     assert [p for start, stop in runs for p in range(start, stop)] == sorted(chosen)
     assert size_of(runs) == len(chosen)
-    assert all(stop < start for (_, stop), (start, _) in zip(runs, runs[1:], strict=False))
+    assert all(stop < start for (_, stop), (start, _) in itertools.pairwise(runs))
 
 
 @given(positions)
