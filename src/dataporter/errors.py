@@ -11,6 +11,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     │   ├── StateVersionError                 the state comes from a newer dataporter
     │   └── StateMismatchError                the state belongs to other data or another order
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
+    ├── LaneError             (RuntimeError)  a lane of a dataset cannot be put back or kept
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
     ├── SharedGeneratorError  (RuntimeError)  a dataset draws from global generators in threads
     └── WorkerError           (RuntimeError)  an error in a worker that cannot be rebuilt here
@@ -18,6 +19,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
         └── WorkerTimeoutError                a batch took longer than `timeout`
 
     DataPorterWarning         (UserWarning)
+    ├── FastForwardWarning                    a resume has to read data again
     ├── StateMismatchWarning                  a mismatch that `strict=False` let pass
     └── WorkerRestartWarning                  a worker died and was replaced
 
@@ -63,6 +65,10 @@ class StaleIteratorError(DataPorterError, RuntimeError):
     """An iterator was advanced after another one took over the loaded position."""
 
 
+class LaneError(DataPorterError, RuntimeError):
+    """A lane of an iterable or stateful dataset cannot be put back, copied, or its state kept."""
+
+
 class NoSampleError(DataPorterError, RuntimeError):
     """`sample_rng()` was called where no sample is being fetched."""
 
@@ -85,6 +91,10 @@ class WorkerTimeoutError(WorkerError):
 
 class DataPorterWarning(UserWarning):
     """Base of every warning that dataporter gives."""
+
+
+class FastForwardWarning(DataPorterWarning):
+    """A dataset has no state: what was delivered before a resume is read again and dropped."""
 
 
 class StateMismatchWarning(DataPorterWarning):

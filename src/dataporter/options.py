@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.order import Tail
 from dataporter.samplers import ResumableSampler
+from dataporter.streams import has_lanes
 
 
 def check_options(
@@ -35,6 +36,8 @@ def check_options(
     engine: str | None,
     on_error: str,
     max_restarts: int,
+    lanes: int | None,
+    snapshot_every_n_steps: int,
     unknown: dict[str, Any],
 ) -> None:
     """Raise for what cannot work, naming the argument, the value and the remedy."""
@@ -43,11 +46,11 @@ def check_options(
         msg = f"unknown arguments: {names}. help(ResumableDataLoader) lists those it takes."
         raise OptionTypeError(msg)
     if isinstance(dataset, IterableDataset):
-        msg = (
-            f"{type(dataset).__name__} is an IterableDataset; only map-style datasets, which "
-            "have __getitem__, are supported so far."
-        )
+        _check_iterable(dataset, shuffle, sampler, batch_sampler, tail)
+    elif not hasattr(dataset, "__getitem__"):
+        msg = f"a dataset must have __getitem__ or be an IterableDataset, found {_named(dataset)}."
         raise OptionTypeError(msg)
+    _check_lanes(dataset, lanes, snapshot_every_n_steps, on_error)
     if engine not in (None, "processes", "threads"):
         msg = f"engine must be 'processes' or 'threads', found {engine!r}."
         raise OptionError(msg)
@@ -55,7 +58,7 @@ def check_options(
         msg = f"on_error must be 'raise' or 'skip', found {on_error!r}."
         raise OptionError(msg)
     _check_int("max_restarts", max_restarts, least=0)
-    _check_kinds(dataset, sampler, batch_sampler, generator, callables)
+    _check_kinds(sampler, batch_sampler, generator, callables)
     _check_workers(
         num_workers,
         timeout,
@@ -67,7 +70,7 @@ def check_options(
         _check_batch_sampler_alone(batch_size, shuffle, sampler, drop_last)
     elif batch_size is not None:
         _check_int("batch_size", batch_size, least=1)
-    elif drop_last or tail == "drop":
+    elif drop_last or (tail == "drop" and not isinstance(dataset, IterableDataset)):
         msg = "drop_last=True needs batches, found batch_size=None, which delivers single samples."
         raise OptionError(msg)
     if sampler is not None and shuffle:
@@ -76,15 +79,65 @@ def check_options(
             "Drop shuffle=True, or drop the sampler."
         )
         raise OptionError(msg)
-    _check_tail(tail, sampler, batch_sampler, drop_last=drop_last)
+    _check_tail(
+        tail,
+        sampler,
+        batch_sampler,
+        drop_last=drop_last,
+        iterable=isinstance(dataset, IterableDataset),
+    )
+
+
+def _named(dataset: Any) -> str:
+    return type(dataset).__name__
+
+
+def _check_iterable(
+    dataset: Any, shuffle: bool, sampler: Any, batch_sampler: Any, tail: Tail | None
+) -> None:
+    given = {
+        "shuffle=True": shuffle,
+        "sampler": sampler is not None,
+        "batch_sampler": batch_sampler is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            msg = (
+                f"{name} is for datasets that are read by index; {_named(dataset)} is an "
+                f"IterableDataset and decides its order itself. Drop {name}."
+            )
+            raise OptionError(msg)
+    if tail == "pad":
+        msg = (
+            f"tail='pad' repeats samples by index; {_named(dataset)} is an IterableDataset. Use "
+            "tail='drop' to end all ranks with the first that ends, or 'uneven'."
+        )
+        raise OptionError(msg)
+
+
+def _check_lanes(
+    dataset: Any, lanes: int | None, snapshot_every_n_steps: int, on_error: str
+) -> None:
+    _check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=1)
+    if lanes is not None:
+        _check_int("lanes", lanes, least=1)
+        if not isinstance(dataset, IterableDataset):
+            msg = (
+                f"lanes={lanes} is for an IterableDataset; {_named(dataset)} is read by index, "
+                "which needs no lanes. Drop the argument."
+            )
+            raise OptionError(msg)
+    if on_error == "skip" and has_lanes(dataset):
+        msg = (
+            "on_error='skip' is for samples that are read by index, each by itself; "
+            f"{_named(dataset)} is iterated or has a state. Let it leave samples out itself."
+        )
+        raise OptionError(msg)
 
 
 def _check_kinds(
-    dataset: Any, sampler: Any, batch_sampler: Any, generator: Any, callables: dict[str, Any]
+    sampler: Any, batch_sampler: Any, generator: Any, callables: dict[str, Any]
 ) -> None:
-    if not hasattr(dataset, "__getitem__"):
-        msg = f"a dataset must have __getitem__, found {type(dataset).__name__}."
-        raise OptionTypeError(msg)
     for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         if value is not None and not (hasattr(value, "__iter__") or hasattr(value, "__getitem__")):
             msg = f"{name} must be iterable, found {type(value).__name__} {value!r}."
@@ -163,13 +216,15 @@ def _check_batch_sampler_alone(
         raise OptionError(msg)
 
 
-def _check_tail(tail: Tail | None, sampler: Any, batch_sampler: Any, *, drop_last: bool) -> None:
+def _check_tail(
+    tail: Tail | None, sampler: Any, batch_sampler: Any, *, drop_last: bool, iterable: bool
+) -> None:
     if tail is None:
         return
     if tail not in get_args(Tail):
         msg = f"tail must be 'pad', 'drop' or 'uneven', found {tail!r}."
         raise OptionError(msg)
-    if drop_last and tail != "drop":
+    if drop_last and tail != "drop" and not iterable:
         msg = (
             f"drop_last=True leaves out what fills no step on every rank, tail={tail!r} does not. "
             "Drop one of them."

@@ -15,7 +15,7 @@ from __future__ import annotations
 import reprlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from operator import length_hint
 from typing import TypeVar
 
@@ -45,6 +45,7 @@ class Stream:
         self.epoch = epoch
         self._sample = key_as_int("sample", seed, epoch)
         self._batch = key_as_int("batch", seed, epoch)
+        self._lanes: dict[int, int] = {}
 
     def sample_keys(self, positions: NDArray[np.int64]) -> list[int]:
         """One 64-bit key for each position."""
@@ -54,6 +55,12 @@ class Stream:
     def batch_key(self, positions: NDArray[np.int64]) -> int:
         """The key of what is done to a batch as a whole: that of its first position."""
         return int(mix(self._batch, positions[:1])[0]) if len(positions) else self._batch
+
+    def lane_key(self, lane: int, number: int) -> int:
+        """The key of a lane's batch; number -1 is for what comes before its first."""
+        if lane not in self._lanes:
+            self._lanes[lane] = key_as_int("lane", self.seed, self.epoch, lane)
+        return int(mix(self._lanes[lane], np.array([number + 1]))[0])
 
 
 class _Current:
@@ -216,6 +223,36 @@ def seeded(function: Callable[[Argument], Result], argument: Argument, key: int)
         seed_all(key)
         current.enter(key)
         return function(argument)
+
+
+def each_seeded(
+    each: Callable[[Argument], Result],
+    arguments: Sequence[Argument],
+    keys: Sequence[int],
+    *,
+    seeds_globals: bool,
+) -> list[Result]:
+    """Return `[each(a) for a in arguments]`, every one seeded, called once in any case."""
+    return _keyed(_threads.current, each, arguments, keys, seeds=seeds_globals)
+
+
+@contextmanager
+def in_lane(*, seeds_globals: bool) -> Iterator[Callable[[int], None]]:
+    """Read a lane: what is given here sets the random numbers from then on, by a key.
+
+    What is read from a stream cannot be read again, so there is no seeing first whether
+    it draws: it is seeded in any case.
+    """
+    current = _threads.current
+
+    def enter(key: int) -> None:
+        if seeds_globals:
+            seed_all(key)
+        current.enter(key)
+
+    undisturbed = _caller_undisturbed() if seeds_globals else nullcontext()
+    with _put_back_when_done(current), undisturbed:
+        yield enter
 
 
 def _unseeded(

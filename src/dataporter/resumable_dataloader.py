@@ -8,16 +8,17 @@ What happens to the data is decided in the rooms above: which sample comes when 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from dataporter.arrivals import Arrivals
 from dataporter.cursor import Cursor
 from dataporter.engine import (
+    Fetches,
     ProcessEngine,
     WorkerOptions,
     run_in_threads,
@@ -37,9 +38,22 @@ from dataporter.order.keys import key_as_int
 from dataporter.passes import Pass
 from dataporter.samplers import ResumableSampler, checked_epoch, checked_seed, is_own
 from dataporter.strategies import ResumptionStrategy, resolve_strategy
+from dataporter.streams import (
+    LaneFetcher,
+    LaneTasks,
+    Together,
+    Turns,
+    check_reading_again,
+    fresh_lanes,
+    has_lanes,
+    is_iterable,
+    own_lanes,
+    share_of,
+)
 from dataporter.tasks import PlannedTasks, SampledTasks, Task, Tasks
 from dataporter.users_sampler import UsersSampler, epoch_of
 from dataporter.utils.fingerprint import dataset_fingerprint, dataset_length
+from dataporter.utils.lane_states import Lanes, merged
 from dataporter.utils.state_dict import (
     Identity,
     Progress,
@@ -56,6 +70,9 @@ class MapStyle(Protocol[Sample_co]):
     """Anything that has samples by index: a torch Dataset, a list, an array, a tensor."""
 
     def __getitem__(self, index: Any, /) -> Sample_co: ...
+
+
+Samples: TypeAlias = MapStyle[Sample_co] | IterableDataset[Sample_co]
 
 
 class ResumableDataLoader(DataLoader[Sample_co]):
@@ -103,6 +120,16 @@ class ResumableDataLoader(DataLoader[Sample_co]):
       batch, listed in `skipped` and logged; positions count as if it were there.
     - `max_restarts`: how many workers that died are replaced in one pass.
 
+    An IterableDataset is read in lanes, by default as many as there are workers: each is a
+    copy of it that sees `get_worker_info()` as worker l of L. The state has each lane's
+    `state_dict()`, so a resume may use any number of workers; a dataset without one is read
+    again up to there. A dataset that is read by index and has a state is kept likewise.
+
+    - `lanes`: how many lanes, over all ranks together: each rank reads its share of them.
+      Without it a dataset has to look for its rank itself.
+    - `snapshot_every_n_steps`: how often a lane's states are taken; what follows the last is
+      read again at a resume.
+
     A `sampler` or `batch_sampler` of your own is taken as it is: by its state if it has
     `state_dict` and `load_state_dict`, else by drawing and dropping its consumed indices. Such
     a run resumes on the same number of ranks only.
@@ -110,7 +137,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def __init__(
         self,
-        dataset: MapStyle[Sample_co],
+        dataset: Samples[Sample_co],
         batch_size: int | None = 1,
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
@@ -138,6 +165,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         engine: str | None = None,
         on_error: str = "raise",
         max_restarts: int = 3,
+        lanes: int | None = None,
+        snapshot_every_n_steps: int = 1,
         **unknown: NoReturn,
     ) -> None:
         shuffle = bool(shuffle)  # torch takes None for False
@@ -159,9 +188,12 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             engine=engine,
             on_error=on_error,
             max_restarts=max_restarts,
+            lanes=lanes,
+            snapshot_every_n_steps=snapshot_every_n_steps,
             unknown=unknown,
         )
-        self._adapts = num_workers == "auto"
+        iterable = is_iterable(dataset)
+        self._adapts = num_workers == "auto" and not has_lanes(dataset)
         num_workers = usable_cores() if num_workers == "auto" else num_workers
         self._fetch = Fetcher(
             dataset,
@@ -172,13 +204,13 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             skips_errors=on_error == "skip",
         )
         chosen = resolve_strategy(strategy, rank, world_size)
-        drop_last = drop_last or tail == "drop"
+        drop_last = drop_last or (tail == "drop" and not iterable)
         self._seed_is_given = seed is not None
         self._own: ResumableSampler | None = None
         if is_own(sampler):
             self._own = _agreeing(sampler, seed, chosen if rank is not None else None)
             self._seed_is_given = sampler.seed_is_given
-        elif sampler is None and batch_sampler is None:
+        elif sampler is None and batch_sampler is None and not iterable:
             self._own = sampler = chosen.create_sampler(
                 _length_of(dataset),
                 shuffle=shuffle,
@@ -207,7 +239,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             in_order=in_order,
         )
         self._users: UsersSampler | None = None
-        if self._own is None:
+        if self._own is None and not iterable:
             self._users = UsersSampler(
                 self.sampler if batch_sampler is None else batch_sampler,
                 yields_batches=batch_sampler is not None,
@@ -215,7 +247,25 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._topology = self._find_topology(chosen)
         self._num_samples = dataset_length(dataset)
         self._fingerprint = dataset_fingerprint(dataset)
+        self._max_restarts = max_restarts
+        self._in_threads = engine == "threads"
+        self._randomness = randomness
+        self._engine: ProcessEngine | None = None
+        self._together = Together() if iterable and tail == "drop" else None
+        self._splits_lanes = lanes is not None
         self._tasks = self._make_tasks(tail)
+        self._lanes: LaneTasks | None = None
+        if has_lanes(dataset):
+            count = lanes or self._most_readers
+            own = own_lanes(count, self._topology, split=self._splits_lanes)
+            self._tasks = self._lanes = LaneTasks(
+                self._tasks,
+                lanes=fresh_lanes(count, own),
+                iterable=iterable,
+                carries=self._reads_inline or persistent_workers,
+                snapshot_every=snapshot_every_n_steps,
+            )
+            self._lane_fetch = self._make_lane_fetch(self._lanes.lanes)
         self._cursor = Cursor(self._tasks)
         self._told = self._telling()
         if self._own is not None and self._own.is_positioned:
@@ -224,10 +274,6 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             self._cursor.load(at)
         elif epoch := epoch_of(self._epoch_target()):
             self._cursor.set_epoch(epoch)
-        self._max_restarts = max_restarts
-        self._in_threads = engine == "threads"
-        self._randomness = randomness
-        self._engine: ProcessEngine | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_engine": None}  # workers stay with the process
@@ -238,7 +284,32 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         told = None if self._users is None else self._users.topology()
         return told or chosen.topology()
 
+    @property
+    def _reads_inline(self) -> bool:
+        """Whether the dataset is read in this process."""
+        return self.num_workers == 0 or self._in_threads
+
+    @property
+    def _most_readers(self) -> int:
+        """How many lanes can be read at the same time."""
+        return 1 if self._reads_inline else self.num_workers
+
+    def _make_lane_fetch(self, lanes: Lanes) -> LaneFetcher:
+        return LaneFetcher(
+            self.dataset,
+            self._fetch,
+            lanes=lanes,
+            batch_size=self.batch_size or 1,
+            drop_last=self.drop_last,
+            randomness=self._randomness and not self._in_threads,
+            init=self.worker_init_fn,
+            readers=self._most_readers,
+            inline=self._reads_inline,
+        )
+
     def _make_tasks(self, tail: Tail | None) -> Tasks:
+        if is_iterable(self.dataset):
+            return Turns(self._counted_batches)
         if self._users is not None:
             return SampledTasks(
                 self._users,
@@ -263,52 +334,69 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         """Batches that this rank delivers in a full epoch, wherever the run stands."""
         return self._tasks.num_batches()
 
+    def _counted_batches(self) -> int:
+        """Batches of an iterable that says how long it is, as torch counts them."""
+        length = len(self.dataset)  # type: ignore[arg-type]  # a TypeError where it does not say
+        size = self.batch_size or 1
+        return length // size if self.drop_last else -(-length // size)
+
     def _run(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
         self._lead_sampler(progress.epoch)
         self._fetch.begin_pass()
         results = self._fetched(self._tasks.run(progress, self.seed))
-        if self._comes_in_order:
-            return results
-        return map(Arrivals(progress).note, results)
+        if self._lanes is not None:
+            results = map(self._lanes.received, results)
+        elif not self._comes_in_order:
+            results = map(Arrivals(progress).note, results)
+        if self._together is not None and self._topology.world_size > 1:
+            results = self._together.ended(results)
+        return results
 
     @property
     def _comes_in_order(self) -> bool:
+        if is_iterable(self.dataset):
+            return self.in_order
         # One rank's state must hold for all, and cannot say what the others delivered ahead.
-        return self.in_order or self.num_workers == 0 or self._topology.world_size > 1
+        one_rank = self._topology.world_size == 1
+        return self.in_order or self.num_workers == 0 or not one_rank or self._lanes is not None
 
     def _fetched(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Any]]:
+        fetch: Fetches = self._fetch if self._lanes is None else self._lane_fetch
+        if self._lanes is not None and self._reads_inline:
+            fetch = self._lane_fetch.for_one_pass()
         if self.num_workers == 0:
-            return run_inline(tasks, self._fetch, pin_memory=self.pin_memory)
+            return run_inline(tasks, fetch, pin_memory=self.pin_memory)
         if self._in_threads:
-            return run_in_threads(
-                tasks, self._fetch, self._worker_options(), randomness=self._randomness
-            )
+            return run_in_threads(tasks, fetch, self._worker_options(), randomness=self._randomness)
         if self._engine is not None and not self._engine.is_ours:
             self._engine = None
         engine = self._engine
         if engine is None or engine.is_running:
-            engine = ProcessEngine(self._fetch, self._worker_options())
+            engine = ProcessEngine(fetch, self._worker_options())
         if self.persistent_workers and self._engine is None:
             self._engine = engine
-        return engine.run(tasks, then_close=engine is not self._engine)
+        renew = None if self._lanes is None else self._lanes.renewed
+        return engine.run(tasks, then_close=engine is not self._engine, renew=renew)
 
     def _rerun(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
         self._tasks.restore(progress)
         return self._run(progress)
 
     def _worker_options(self) -> WorkerOptions:
+        has_lanes = self._lanes is not None
         return WorkerOptions(
-            num_workers=self.num_workers,
+            num_workers=1 if has_lanes and self._in_threads else self.num_workers,
             adapts=self._adapts,
             prefetch_factor=self.prefetch_factor or 2,
             timeout=self.timeout,
-            init=self.worker_init_fn,
+            init=None if has_lanes else self.worker_init_fn,
             context=self.multiprocessing_context,
             max_restarts=self._max_restarts,
             seed=key_as_int("worker", self.seed) >> 1,  # as torch: below 2**63
             dataset=self.dataset,
             pin_memory=self.pin_memory,
             in_order=self._comes_in_order,
+            has_places=has_lanes,
         )
 
     @property
@@ -349,36 +437,81 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         """
         return build_state(self._identity(), self._cursor.progress)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True
+    ) -> None:
         """Make the next pass continue where `state_dict` was taken.
 
         A state of other data, another order or another seed is refused, and the loader is
         left as it was; with `strict=False` that is a warning, and the pass continues at
         the state's position of what this loader has.
+
+        With `lanes`, each rank has a state of its own; to continue on another number of ranks,
+        give a list of all.
         """
-        saved, progress = parse_state(state_dict)
+        saved, progress = self._parsed(state_dict)
         present = self._identity()
         seed = present.seed if self._seed_is_given else saved.seed
         found = mismatches(
             saved,
             replace(present, seed=seed),
             progress,
-            world_may_change=self._own is not None,
+            world_may_change=self._own is not None or self._splits_lanes,
         )
         messages = list(found)
+        if progress.lanes is not None and self._lanes is None:
+            messages.append(
+                "the state has lanes, of an iterable or a dataset with a state; this dataset is "
+                "read by index and has none. Resume with the dataset that it was saved with."
+            )
+            progress = replace(progress, lanes=None)
         if messages and strict:
             raise StateMismatchError("\n".join(messages))
         for message in messages:
             warnings.warn(message, StateMismatchWarning, stacklevel=2)
         if self._own is not None:
             progress = within(progress, self._own.order.length, strict=strict)
+        progress = self._fitted(progress, saved)
         self._tasks.restore(progress)
+        self._follow_lanes()
         if self._own is None:
             self._seed = seed
         else:
             self._own.seed = seed
         self._cursor.load(progress)
         self._lead_sampler(progress.epoch)
+
+    def _parsed(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> tuple[Identity, Progress]:
+        """Read a state, or those of all ranks."""
+        if not isinstance(state, list | tuple) or not state:
+            return parse_state(state)
+        parsed = [parse_state(one) for one in state]
+        if not self._splits_lanes:
+            return parsed[self._topology.rank if len(parsed) > self._topology.rank else 0]
+        saved, progress = parsed[0]
+        lanes = merged([one.lanes for _, one in parsed if one.lanes is not None])
+        return saved, replace(progress, lanes=lanes)
+
+    def _fitted(self, progress: Progress, saved: Identity) -> Progress:
+        """A progress whose lanes are those that this rank reads."""
+        if self._lanes is None:
+            return progress
+        if progress.lanes is None:
+            return replace(progress, lanes=self._lanes.lanes)
+        lanes = share_of(progress.lanes, self._topology, split=self._splits_lanes)
+        if is_iterable(self.dataset):
+            check_reading_again(lanes, saved.batch_size, self.batch_size)
+        return replace(progress, lanes=lanes)
+
+    def _follow_lanes(self) -> None:
+        """Read as many lanes as a loaded state has."""
+        if self._lanes is not None and not self._lane_fetch.reads(self._lanes.lanes):
+            self._lane_fetch = self._make_lane_fetch(self._lanes.lanes)
+            if self._engine is not None and self._engine.is_ours:
+                self._engine.close()
+            self._engine = None
 
     def _identity(self) -> Identity:
         return Identity(
@@ -392,6 +525,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         )
 
     def _order_id(self) -> str:
+        if is_iterable(self.dataset):
+            return f"lanes of {type(self.dataset).__qualname__}"
         if self._users is not None:
             return self._users.order_id()
         return self._own.order.id if self._own is not None else ""
@@ -414,6 +549,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         return epoch_of(self._epoch_target()) if self._own is None else self._own.times_set
 
     def _epoch_target(self) -> Any:
+        if is_iterable(self.dataset):
+            tellable = callable(getattr(self.dataset, "set_epoch", None))
+            return self.dataset if tellable and epoch_of(self.dataset) is not None else None
         return self._own if self._users is None else self._users.epoch_target()
 
 
@@ -442,7 +580,7 @@ def _agreeing(
 
 
 def create_resumable_dataloader(
-    dataset: MapStyle[Sample_co],
+    dataset: Samples[Sample_co],
     batch_size: int | None = 1,
     shuffle: bool = False,
     **options: Any,

@@ -32,6 +32,7 @@ class Task(NamedTuple):
     positions: NDArray[np.int64]
     stream: Stream
     progress: Progress  # where the run stands once this batch has been delivered
+    place: int | None = None  # whose turn it is, where not any worker can take it
 
 
 class Tasks(Protocol):

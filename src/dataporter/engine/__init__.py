@@ -1,6 +1,6 @@
 """Who runs tasks. An engine knows nothing of orders and states.
 
-It takes an iterator of tasks and yields each with its batch, in the same order: `inline`
+It takes an iterator of tasks and yields each with its batch: `inline`
 in the process and thread that asks, `processes` in worker processes, `threads` in threads.
 """
 
@@ -9,5 +9,13 @@ from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.inline import run_inline
 from dataporter.engine.processes import ProcessEngine
 from dataporter.engine.threads import run_in_threads
+from dataporter.engine.worker import Fetches
 
-__all__ = ["ProcessEngine", "WorkerOptions", "run_in_threads", "run_inline", "usable_cores"]
+__all__ = [
+    "Fetches",
+    "ProcessEngine",
+    "WorkerOptions",
+    "run_in_threads",
+    "run_inline",
+    "usable_cores",
+]

@@ -10,7 +10,7 @@ import select
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from dataporter.engine.arena import Slot
-from dataporter.engine.worker import IGNORED, Duty, Wiring, work
+from dataporter.engine.worker import IGNORED, Duty, Fetches, Wiring, work
 from dataporter.errors import OptionError, WorkerDiedError, WorkerRestartWarning
-from dataporter.fetch import Fetcher
 from dataporter.tasks import Task
 
 BOARD = 0  # the slot in which every worker notes the number of the issue it has in hand
@@ -42,6 +41,7 @@ class WorkerOptions:
     dataset: Any = None
     pin_memory: bool = False
     in_order: bool = True
+    has_places: bool = False  # whether a task is for one worker, not for any
 
 
 class Crew:
@@ -51,11 +51,15 @@ class Crew:
     """
 
     def __init__(
-        self, fetch: Fetcher, options: WorkerOptions, wiring: Wiring, poll: select.poll
+        self,
+        fetch: Fetches,
+        options: WorkerOptions,
+        wirings: Sequence[Wiring],
+        poll: select.poll,
     ) -> None:
         self._fetch = fetch
         self._options = options
-        self._wiring = wiring
+        self._wirings = wirings  # of each worker, or one for all
         self._poll = poll
         self._context: Any = options.context
         if not hasattr(options.context, "Process"):
@@ -65,7 +69,7 @@ class Crew:
         self._retiring = 0
         self._watched: dict[int, int] = {}  # by worker: the descriptor that tells of its death
         self._deaths = select.poll()
-        self._board = Slot(wiring.arena, BOARD).reach(8 * options.num_workers).view(np.uint64)
+        self._board = Slot(wirings[0].arena, BOARD).reach(8 * options.num_workers).view(np.uint64)
 
     @property
     def size(self) -> int:
@@ -93,12 +97,13 @@ class Crew:
             dataset=options.dataset,
             init=options.init,
         )
+        wiring = self._wirings[worker % len(self._wirings)]
         # The system's signal of a parent's death is that of the thread which forked.
         parent = os.getpid() if threading.current_thread() is threading.main_thread() else None
         if method == "fork":
-            target, arguments = _work_forked, (duty, self._wiring, parent, inherited)
+            target, arguments = _work_forked, (duty, wiring, parent, inherited)
         else:
-            target, arguments = _work_sent, (duty, _Sent(self._wiring), parent)  # type: ignore[assignment]
+            target, arguments = _work_sent, (duty, _Sent(wiring), parent)  # type: ignore[assignment]
         process: BaseProcess = self._context.Process(
             target=target, args=arguments, name=f"dataporter worker {worker}", daemon=True
         )

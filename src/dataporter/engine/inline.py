@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from dataporter.engine.pinning import pinned
-from dataporter.fetch import EMPTY, Fetcher
+from dataporter.engine.worker import Fetches
+from dataporter.fetch import EMPTY
 from dataporter.tasks import Task
 
 
 def run_inline(
-    tasks: Iterator[Task], fetch: Fetcher, *, pin_memory: bool = False
+    tasks: Iterator[Task], fetch: Fetches, *, pin_memory: bool = False
 ) -> Iterator[tuple[Task, Any]]:
     """Yield every task with its batch, page-locked if asked for and a device is there."""
     # No batch is held in a variable here: it is the caller's alone, to keep or to free.

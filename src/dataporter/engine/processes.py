@@ -5,6 +5,9 @@
        ▲                                                            │ batch into the slot
        └──────────────── one pipe of replies ◀──────────────────────┘
 
+Tasks that have a place, since a stream is read by one worker alone, go by a pipe of that
+worker's own instead.
+
 Messages are small and of fixed size, so reads and writes of them are whole: there is no
 lock that a killed worker could hold. Tasks and batches lie in slots of shared memory. A
 slot is free again when no array or tensor over it lives, not before.
@@ -24,9 +27,10 @@ import select
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeAlias
 
 import torch
 
@@ -44,15 +48,18 @@ from dataporter.engine.wire import (
     read_batch,
     write_task,
 )
-from dataporter.engine.worker import Wiring, WorkerTraceback
+from dataporter.engine.worker import Fetches, Wiring, WorkerTraceback
 from dataporter.errors import WorkerError, WorkerTimeoutError
-from dataporter.fetch import EMPTY, Fetcher
+from dataporter.fetch import EMPTY
 from dataporter.tasks import Task
 
 _RUSH = 4
 _STRETCH = 16
 _STRETCH_BYTES = 2**28
 _MOST_ISSUED = 1024  # far below what a pipe holds: issuing never blocks
+
+Renew: TypeAlias = Callable[[Sequence[Task]], Iterable[Task]]
+_Loss: TypeAlias = tuple[BaseProcess, int, Task | None]  # a worker that died, what it had
 
 
 @dataclass(slots=True)
@@ -64,10 +71,35 @@ class _Ticket:
     reply: tuple[int, int, int] | None = None  # outcome, offset, size
 
 
+class _Pipe:
+    """A pipe of issues. What no worker has taken can be taken back, where that is possible."""
+
+    def __init__(self) -> None:
+        self.read, self.write = os.pipe()
+        self.taking_back = _reopened(self.read)
+
+    @property
+    def descriptors(self) -> list[int]:
+        ends = [self.read, self.write]
+        return ends if self.taking_back is None else [*ends, self.taking_back]
+
+    def taken_back(self) -> Iterator[int]:
+        """Read issues that no worker has taken; their numbers."""
+        if self.taking_back is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            while message := os.read(self.taking_back, ISSUE.size):
+                yield ISSUE.unpack(message)[0]
+
+    def stop(self, workers: int) -> None:
+        """Tell so many workers to end."""
+        os.write(self.write, ISSUE.pack(STOP, 0, 0) * workers)
+
+
 class ProcessEngine:
     """Runs tasks in worker processes. One run at a time; the workers stay for the next."""
 
-    def __init__(self, fetch: Fetcher, options: WorkerOptions) -> None:
+    def __init__(self, fetch: Fetches, options: WorkerOptions) -> None:
         self._options = options
         self._fetch = fetch
         self._pins = options.pin_memory and torch.accelerator.is_available()
@@ -84,21 +116,20 @@ class ProcessEngine:
         self._issued = 0
         self._runs = 0
         self._running = False
+        self._renew: Renew | None = None
         arena = self._arena = create_arena()
-        issues, self._to_workers = os.pipe()
+        # One pipe for all, or one for each worker.
+        self._pipes = [_Pipe() for _ in range(options.num_workers if options.has_places else 1)]
         self._replies, from_workers = os.pipe()
         os.set_blocking(self._replies, False)
-        self._taking_back = _reopened(issues)
         self._poll = select.poll()
         self._poll.register(self._replies, select.POLLIN)
-        wiring = Wiring(arena=arena, issues=issues, replies=from_workers)
-        self._crew = Crew(fetch, options, wiring, self._poll)
-        _open[self._to_workers] = [arena, issues, self._to_workers, self._replies, from_workers]
-        if self._taking_back is not None:
-            _open[self._to_workers].append(self._taking_back)
-        self._close = weakref.finalize(
-            self, _close, self._owner, self._crew, self._to_workers, self._taking_back
-        )
+        wirings = [Wiring(arena=arena, issues=p.read, replies=from_workers) for p in self._pipes]
+        self._crew = Crew(fetch, options, wirings, self._poll)
+        _open[arena] = [arena, self._replies, from_workers]
+        for pipe in self._pipes:
+            _open[arena] += pipe.descriptors
+        self._close = weakref.finalize(self, _close, self._owner, self._crew, self._pipes, arena)
 
     @property
     def _depth(self) -> int:
@@ -124,9 +155,15 @@ class ProcessEngine:
         """Let the workers go."""
         self._close()
 
-    def run(self, tasks: Iterator[Task], *, then_close: bool) -> Iterator[tuple[Task, Any]]:
-        """Start fetching; yield every task with its batch."""
+    def run(
+        self, tasks: Iterator[Task], *, then_close: bool, renew: Renew | None = None
+    ) -> Iterator[tuple[Task, Any]]:
+        """Start fetching; yield every task with its batch.
+
+        `renew` makes tasks anew that have a place and whose worker died.
+        """
         self._running = True
+        self._renew = renew
         self._runs += 1
         order: deque[int] = deque()  # numbers of issues, in the order of their tasks
         results = self._deliver(tasks, order, then_close=then_close)
@@ -161,11 +198,11 @@ class ProcessEngine:
             self._crew.start(inherited=_inherited)
         elif wanted < self._crew.wanted:
             self._crew.retire_one()
-            os.write(self._to_workers, ISSUE.pack(STOP, 0, 0))
+            self._pipes[0].stop(1)
 
     def _top_up(self, tasks: Iterator[Task], order: deque[int], *, waits: bool = False) -> None:
         most = on_their_way = self._depth
-        if waits and self._largest:
+        if waits and self._largest and not self._options.has_places:
             room = max(_STRETCH_BYTES // self._largest, self._depth)
             most, on_their_way = min(most * _STRETCH, room), min(most * _RUSH, room)
         while len(order) < most and self._unfinished < on_their_way:
@@ -182,7 +219,8 @@ class ProcessEngine:
         self._issued += 1
         self._unfinished += 1
         self._tickets[self._issued] = _Ticket(task, number)
-        os.write(self._to_workers, ISSUE.pack(self._issued, number, size))
+        pipe = self._pipes[(task.place or 0) % len(self._pipes)]
+        os.write(pipe.write, ISSUE.pack(self._issued, number, size))
         return self._issued
 
     def _wait_for(self, tasks: Iterator[Task], order: deque[int], losses: Losses) -> _Ticket:
@@ -267,14 +305,12 @@ class ProcessEngine:
     def _take_back_issues(self) -> set[int]:
         """Read out of the pipe what no worker has taken yet; the numbers of the issues."""
         found = set()
-        stops = 0
-        for issue in _taken_back(self._taking_back):
-            if issue == STOP:
-                stops += 1
-            else:
-                found.add(issue)
-        if stops:  # of workers that are to end all the same
-            os.write(self._to_workers, ISSUE.pack(STOP, 0, 0) * stops)
+        for pipe in self._pipes:
+            taken_back = list(pipe.taken_back())
+            found.update(taken_back)
+            if STOP in found:  # of workers that are to end all the same
+                found.discard(STOP)
+                pipe.stop(taken_back.count(STOP))
         return found
 
     def _replace_the_dead(self, order: deque[int], losses: Losses) -> None:
@@ -285,9 +321,45 @@ class ProcessEngine:
             self._crew.start(inherited=_inherited)
             return
         self._read_replies()
+        if self._options.has_places:
+            lost = self._renew_tasks(order, dead)
+        else:
+            lost = self._issue_again(order, dead)
+        for process, worker, task in lost:
+            losses.note(process, worker, task)  # may raise: by now nothing is half done
+        self._crew.start(inherited=_inherited)
+
+    def _renew_tasks(self, order: deque[int], dead: list[int]) -> list[_Loss]:
+        """Issue anew all that was on its way to the places of dead workers."""
+        lost: list[_Loss] = []
+        for worker in dead:
+            issue = self._crew.has(worker)
+            had = self._tickets.get(issue)
+            for _ in self._pipes[worker].taken_back():
+                pass
+            self._let_go(issue)
+            turns = [turn for turn, number in enumerate(order) if self._is_due(number, worker)]
+            tickets = [self._tickets.pop(order[turn]) for turn in turns]
+            self._unfinished -= len(tickets)
+            self._free.extend(ticket.slot for ticket in tickets)
+            tasks: Iterable[Task] = [ticket.task for ticket in tickets]
+            if self._renew is not None:
+                tasks = self._renew(list(tasks))
+            for turn, task in zip(turns, tasks, strict=True):
+                order[turn] = self._issue(task)
+            lost.append((self._crew.dismissed(worker), worker, had.task if had else None))
+        return lost
+
+    def _is_due(self, issue: int, worker: int) -> bool:
+        """Whether a reply to an issue is still to come, from that worker's place."""
+        ticket = self._tickets[issue]
+        return ticket.reply is None and (ticket.task.place or 0) % len(self._pipes) == worker
+
+    def _issue_again(self, order: deque[int], dead: list[int]) -> list[_Loss]:
+        """Issue again what dead workers had in hand, and what may have been lost with them."""
         taken_back = self._take_back_issues()
         in_hand = self._crew.in_hand(but_not=dead)
-        lost = []
+        lost: list[_Loss] = []
         for worker in dead:
             number = self._crew.has(worker)
             had = self._tickets.get(number)
@@ -309,9 +381,7 @@ class ProcessEngine:
             del self._tickets[issue]
             self._unfinished -= 1
             order[place] = self._issue(ticket.task)
-        for process, worker, task in lost:
-            losses.note(process, worker, task)  # may raise: by now nothing is half done
-        self._crew.start(inherited=_inherited)
+        return lost
 
 
 class _Free:
@@ -354,16 +424,7 @@ def _reopened(pipe: int) -> int | None:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _taken_back(taking_back: int | None) -> Iterator[int]:
-    """Read issues that no worker has taken; their numbers."""
-    if taking_back is None:
-        return
-    with contextlib.suppress(BlockingIOError):
-        while message := os.read(taking_back, ISSUE.size):
-            yield ISSUE.unpack(message)[0]
-
-
-# The descriptors of every engine of this process, by the one that it writes to.
+# The descriptors of every engine of this process, by that of its arena.
 _open: dict[int, list[int]] = {}
 
 
@@ -372,13 +433,14 @@ def _inherited() -> set[int]:
     return {descriptor for descriptors in _open.values() for descriptor in descriptors}
 
 
-def _close(owner: int, crew: Crew, to_workers: int, taking_back: int | None) -> None:
+def _close(owner: int, crew: Crew, pipes: Sequence[_Pipe], arena: int) -> None:
     """Tell the workers to end. They are not waited for."""
     if os.getpid() != owner:
         return  # a forked child inherits the object, not the engine
-    for _ in _taken_back(taking_back):
-        pass
-    os.write(to_workers, ISSUE.pack(STOP, 0, 0) * crew.size)
+    for pipe in pipes:
+        for _ in pipe.taken_back():
+            pass
+        pipe.stop(crew.size if len(pipes) == 1 else 1)
     crew.leave()
-    for descriptor in _open.pop(to_workers):
+    for descriptor in _open.pop(arena):
         os.close(descriptor)

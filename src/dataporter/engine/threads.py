@@ -16,14 +16,15 @@ import torch
 
 from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.pinning import pinned
+from dataporter.engine.worker import Fetches
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
-from dataporter.fetch import EMPTY, Fetcher
+from dataporter.fetch import EMPTY
 from dataporter.generators import capture, restore
 from dataporter.tasks import Task
 
 
 def run_in_threads(
-    tasks: Iterator[Task], fetch: Fetcher, options: WorkerOptions, *, randomness: bool
+    tasks: Iterator[Task], fetch: Fetches, options: WorkerOptions, *, randomness: bool
 ) -> Iterator[tuple[Task, Any]]:
     """Yield every task with its batch; `fetch` must not seed the global generators."""
     pins = options.pin_memory and torch.accelerator.is_available()
@@ -62,11 +63,11 @@ def run_in_threads(
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _fetched(fetch: Fetcher, task: Task) -> Any:
+def _fetched(fetch: Fetches, task: Task) -> Any:
     return fetch(task.indices, task.positions, task.stream)
 
 
-def _watched(fetch: Fetcher, task: Task) -> Any:
+def _watched(fetch: Fetches, task: Task) -> Any:
     before = capture()
     batch = _fetched(fetch, task)
     if before.still_holds():

@@ -109,7 +109,7 @@ def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
     `seen` has what was come across, by identity; of a tensor, where it lies by now.
     """
     kind = type(part)
-    if kind is str or kind is int or kind is float:
+    if kind in _SCALARS:
         return part
     if id(part) in seen:
         return _NONE  # of what is there twice, a pickle makes one again
@@ -124,14 +124,15 @@ def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
         if any(type(key) is not str for key in part):
             return _NONE
         return _NONE if _NONE in found else dict(zip(part, found, strict=True))
-    if (kind is list or kind is tuple) and part and type(part[0]) not in _SCALARS:
+    if (kind is list or kind is tuple) and part and type(part[0]) not in _IN_COLUMNS:
         found = [_outline(item, writer, seen) for item in part]
         if _NONE not in found:
             return found if kind is list else (found,)
     return _NONE
 
 
-_SCALARS = (str, int, float)  # columns of them are sooner pickled
+_SCALARS = (str, int, float, bool, type(None))
+_IN_COLUMNS = (str, int, float)  # many of them in a list are sooner pickled
 
 
 def _filled(outline: Any, memory: NDArray[np.uint8]) -> Any:

@@ -14,10 +14,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dataporter.engine.arena import Slot, Writer
 from dataporter.engine.wire import (
@@ -31,7 +32,8 @@ from dataporter.engine.wire import (
     read_task,
     write_batch,
 )
-from dataporter.fetch import EMPTY, Fetcher
+from dataporter.fetch import EMPTY, Skipped
+from dataporter.fetch.collate import Empty
 from dataporter.generators import seed_all
 from dataporter.randomness import Stream
 from dataporter.worker_info import announce_worker
@@ -54,11 +56,39 @@ class Wiring:
     """The descriptors that connect a worker with its parent."""
 
     arena: int
-    issues: int  # read end, shared by all workers: whoever is free takes the next
+    issues: int  # read end, shared by all workers (whoever is free takes the next) or its own
     replies: int  # write end, shared likewise
 
     def __iter__(self) -> Any:
         return iter((self.arena, self.issues, self.replies))
+
+
+class Fetches(Protocol):
+    """What an engine runs: makes a batch of what a task says."""
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The samples left out so far."""
+        ...
+
+    def begin_pass(self) -> None:
+        """Look at the dataset anew."""
+        ...
+
+    def note_skipped(self, skipped: Skipped) -> None:
+        """List a sample that is left out."""
+        ...
+
+    def __call__(
+        self,
+        indices: Any,
+        positions: NDArray[np.int64],
+        stream: Stream,
+        empty: Empty | None = None,
+        /,
+    ) -> Any:
+        """Fetch a batch, into what `empty` gives where that is possible."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +98,7 @@ class Duty:
     worker: int
     num_workers: int
     seed: int
-    fetch: Fetcher
+    fetch: Fetches
     dataset: Any
     init: Callable[[int], None] | None
 

@@ -62,7 +62,7 @@ class Fetcher:
         self._dataset = dataset
         self._batched = batched
         self._skips_errors = skips_errors
-        self.skipped: list[Skipped] = []
+        self.skipped: list[Skipped] = []  # the samples left out so far
         self._fetching = LazySeeding(seeds_globals=randomness)
         self._randomness = randomness
         self._unseeded = LazySeeding(seeds_globals=False)
@@ -150,6 +150,12 @@ class Fetcher:
             keys=lambda: stream.sample_keys(positions),
             whole=self._getitems,
         )
+
+    def collated(self, samples: list[Any], empty: Empty | None = None) -> Any:
+        """Make a batch of samples as it is done after fetching, seeding aside."""
+        if empty is not None and self._collate is collate and self._convert is None:
+            return collate(samples, empty)
+        return self._collate_and_convert(samples if self._batched else samples[0])
 
     def _collate_and_convert(self, samples: Any) -> Any:
         batch = self._collate(samples)

@@ -21,6 +21,8 @@ delivered. A load checks every identity field that would silently change the dat
                        it had ended, since it may begin anew by itself
     ahead              only with in_order=False: ranges of positions beyond samples_processed
                        that were delivered ahead of their turn
+    lanes              only where a dataset is read in lanes (an iterable, or one with a state):
+                       how many, whose turn was last, and of each how far it was delivered
 
 Pure: nothing here knows a loader, a process or a file.
 """
@@ -37,6 +39,7 @@ from typing import Any
 from dataporter.errors import StateFormatError, StateMismatchError, StateVersionError
 from dataporter.order.ahead import Ranges
 from dataporter.order.keys import MAX_SEED
+from dataporter.utils.lane_states import Lanes, lanes_from_state, lanes_to_state
 
 VERSION = 1
 
@@ -52,6 +55,7 @@ class Progress:
     rng_state: str | None = None
     sampler: dict[str, Any] | None = None
     ahead: Ranges = ()
+    lanes: Lanes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,10 @@ def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
         state["ahead"] = [list(run) for run in progress.ahead]
     else:
         del state["ahead"]
+    if progress.lanes is None:
+        del state["lanes"]
+    else:
+        state["lanes"] = lanes_to_state(progress.lanes)
     return state
 
 
@@ -107,6 +115,8 @@ def parse_state(state: object) -> tuple[Identity, Progress]:
     _check_version(state)
     values = {name: _field(state, name, check) for name, check in _CHECKS.items()}
     values["sampler"] = copy.deepcopy(values["sampler"])
+    lanes = values["lanes"]
+    values["lanes"] = None if lanes is None else lanes_from_state(lanes)
     values["ahead"] = tuple((start, stop) for start, stop in values["ahead"] or ())
     progress = Progress(**{name: values[name] for name in _PROGRESS_FIELDS})
     identity = Identity(**{name: values[name] for name in _IDENTITY_FIELDS})
@@ -152,6 +162,7 @@ _is_sampler: _Check = (
     lambda value: isinstance(value, Mapping) and {"state", "ended"} <= value.keys(),
     "a dict with 'state' and 'ended'",
 )
+_is_lanes: _Check = (lambda value: isinstance(value, Mapping), "a dict")
 _is_ranges: _Check = (
     lambda value: isinstance(value, list) and _are_ranges(value),
     "a list of pairs [start, stop] in ascending order",
@@ -177,6 +188,7 @@ _CHECKS: dict[str, _Check] = {
     "rng_state": _or_none(_is_text),
     "sampler": _or_none(_is_sampler),
     "ahead": _or_none(_is_ranges),
+    "lanes": _or_none(_is_lanes),
     "seed": _is_seed,
     "shuffle": _is_flag,
     "order": _is_text,
@@ -185,7 +197,7 @@ _CHECKS: dict[str, _Check] = {
     "batch_size": _or_none(_is_positive),
     "world_size": _is_positive,
 }
-_OPTIONAL = {"sampler", "ahead"}
+_OPTIONAL = {"sampler", "ahead", "lanes"}
 
 
 def _field(state: Mapping[Any, Any], name: str, check: _Check) -> Any:

@@ -1,0 +1,272 @@
+"""torchdata's `StatefulDataLoader` and samplers, by name, signature and behaviour.
+
+The loader is `ResumableDataLoader` with torchdata's defaults: it shares nothing among ranks
+by itself, which is its samplers' business. Code written for torchdata runs with only its
+import changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch.utils.data import BatchSampler as TorchBatchSampler
+from torch.utils.data import DistributedSampler, Sampler
+
+from dataporter.errors import OptionError, OptionTypeError, StateFormatError
+from dataporter.resumable_dataloader import ResumableDataLoader, Samples
+
+__all__ = [
+    "BatchSampler",
+    "RandomSampler",
+    "Stateful",
+    "StatefulDataLoader",
+    "StatefulDistributedSampler",
+]
+
+Sample_co = TypeVar("Sample_co", covariant=True)
+
+_NEVER = 2**62  # steps between two snapshots
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that can say where it stands, and be put back there."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+class StatefulDataLoader(ResumableDataLoader[Sample_co]):
+    """`ResumableDataLoader` with the signature and defaults of torchdata's StatefulDataLoader.
+
+    `options` are the keyword arguments of `ResumableDataLoader`. With
+    `snapshot_every_n_steps=None` no states are taken: a resume reads again from the start.
+
+    >>> loader = StatefulDataLoader(range(6), batch_size=2)
+    >>> batches = iter(loader)
+    >>> next(batches).tolist()
+    [0, 1]
+    >>> state = loader.state_dict()
+    >>> resumed = StatefulDataLoader(range(6), batch_size=2, num_workers=2)
+    >>> resumed.load_state_dict(state)
+    >>> [batch.tolist() for batch in resumed]
+    [[2, 3], [4, 5]]
+    """
+
+    def __init__(
+        self,
+        dataset: Samples[Sample_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        snapshot_every_n_steps: int | None = 1,
+        **options: Any,
+    ) -> None:
+        if num_workers == 0 and prefetch_factor is not None:
+            msg = (
+                f"prefetch_factor={prefetch_factor} needs workers, found num_workers=0. "
+                "Set one or the other."
+            )
+            raise OptionError(msg)
+        super().__init__(
+            dataset,
+            batch_size,
+            bool(shuffle),
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor,
+            **{
+                "strategy": "simple",
+                "snapshot_every_n_steps": snapshot_every_n_steps or _NEVER,
+                **options,
+            },
+        )
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True
+    ) -> None:
+        """Make the next pass continue where `state_dict` was taken; {} for the start."""
+        if state_dict:
+            super().load_state_dict(state_dict, strict)
+
+
+class RandomSampler(Sampler[int]):
+    """Shuffles, or draws with replacement; its iterators have a state.
+
+    >>> sampler = RandomSampler(range(5), generator=torch.Generator().manual_seed(1))
+    >>> drawing = iter(sampler)
+    >>> seen = [next(drawing), next(drawing)]
+    >>> state, rest = drawing.state_dict(), list(drawing)
+    >>> again = iter(sampler)
+    >>> again.load_state_dict(state)
+    >>> list(again) == rest
+    True
+    """
+
+    def __init__(
+        self,
+        data_source: Sized,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not isinstance(replacement, bool):
+            msg = f"replacement must be a bool, found {type(replacement).__name__} {replacement!r}."
+            raise OptionTypeError(msg)
+        self.data_source = data_source
+        self.replacement = replacement
+        self._num_samples = num_samples
+        if not isinstance(self.num_samples, int) or self.num_samples <= 0:
+            msg = f"num_samples must be an int of at least 1, found {self.num_samples!r}."
+            raise OptionError(msg)
+        if generator is None:
+            generator = torch.Generator()
+            generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+        self.generator = generator
+
+    @property
+    def num_samples(self) -> int:
+        """How many indices a pass has."""
+        return len(self.data_source) if self._num_samples is None else self._num_samples
+
+    def __iter__(self) -> _RandomIterator:
+        return _RandomIterator(self)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class _RandomIterator(Iterator[int]):
+    def __init__(self, sampler: RandomSampler) -> None:
+        self._sampler = sampler
+        self._begin()
+
+    def _begin(self) -> None:
+        self._start = self._sampler.generator.get_state()
+        self._yielded = 0
+        self._drawing = self._draw()
+
+    def _draw(self) -> Iterator[int]:
+        sampler, count = self._sampler, len(self._sampler.data_source)
+        while True:
+            if sampler.replacement:
+                drawn = torch.randint(count, (32,), generator=sampler.generator)
+            else:
+                drawn = torch.randperm(count, generator=sampler.generator)
+            yield from drawn.tolist()
+
+    def __next__(self) -> int:
+        if self._yielded == self._sampler.num_samples:
+            raise StopIteration
+        self._yielded += 1
+        return next(self._drawing)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"yielded": self._yielded, "generator": self._start}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self._sampler.generator.set_state(state_dict["generator"])
+        self._begin()
+        for _ in range(state_dict["yielded"]):
+            next(self)
+
+
+class BatchSampler(TorchBatchSampler):
+    """torch's BatchSampler; its iterators have a state."""
+
+    def __iter__(self) -> _BatchIterator:
+        return _BatchIterator(self)
+
+
+class _BatchIterator(Iterator[list[int]]):
+    def __init__(self, batches: BatchSampler) -> None:
+        self._batches = batches
+        self._drawing = iter(batches.sampler)
+        self._yielded = 0
+
+    def __next__(self) -> list[int]:
+        batch = list(itertools.islice(self._drawing, self._batches.batch_size))
+        self._yielded += len(batch)
+        if not batch or (self._batches.drop_last and len(batch) < self._batches.batch_size):
+            raise StopIteration
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"samples_yielded": self._yielded}
+        parts = (("sampler_state", self._batches.sampler), ("sampler_iter_state", self._drawing))
+        for name, part in parts:
+            if isinstance(part, Stateful):
+                state[name] = part.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        sampler: Any = self._batches.sampler
+        if "sampler_state" in state_dict:
+            sampler.load_state_dict(state_dict["sampler_state"])
+        self._drawing = iter(sampler)
+        if "sampler_iter_state" in state_dict:
+            drawing: Any = self._drawing
+            drawing.load_state_dict(state_dict["sampler_iter_state"])
+        elif "sampler_state" not in state_dict:
+            count = state_dict["samples_yielded"]
+            next(itertools.islice(self._drawing, count, count), None)  # drops so many
+        self._yielded = state_dict["samples_yielded"]
+
+
+class StatefulDistributedSampler(DistributedSampler[Any]):
+    """torch's DistributedSampler with a state: how many indices it has yielded."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+        self.yielded = 0
+        self.next_yielded: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        self.yielded, self.next_yielded = self.next_yielded or 0, None
+        for index in itertools.islice(super().__iter__(), self.yielded, None):
+            self.yielded += 1
+            yield index
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"yielded": self.yielded}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        yielded = state_dict.get("yielded")
+        if not isinstance(yielded, int) or yielded < 0:
+            msg = (
+                "the state of a StatefulDistributedSampler is a dict with 'yielded', an int of at "
+                f"least 0; found {dict(state_dict)!r}."
+            )
+            raise StateFormatError(msg)
+        self.next_yielded = yielded

@@ -1,0 +1,185 @@
+"""The lanes' fetcher: an engine runs it as any other, one call a batch.
+
+It keeps the lanes that this process reads. A lane that has no process of its own reads a
+copy of the dataset.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import IterableDataset
+
+from dataporter.errors import LaneError
+from dataporter.fetch import Fetcher, Skipped
+from dataporter.fetch.collate import Empty
+from dataporter.randomness import Stream, each_seeded, in_lane
+from dataporter.streams.lane import Home, Lane, Start, is_stateful
+from dataporter.utils.lane_states import Lanes
+from dataporter.worker_info import WorkerInfo, announced
+
+
+class LaneOrder(NamedTuple):
+    """What a task of a lane asks for."""
+
+    lane: int
+    number: int  # of the batch, in the lane
+    start: Start | None  # how to get there first
+    captures: bool  # whether the state after it is wanted
+    indices: Sequence[Any] | NDArray[np.int64] | None = None
+
+
+class LaneBatch(NamedTuple):
+    """What comes back: a batch of `size` samples, and the lane's states after it."""
+
+    batch: Any
+    size: int
+    ended: bool
+    dataset: torch.Tensor | None = None
+    iterator: torch.Tensor | None = None
+
+
+class LaneFetcher:
+    """Fetches batches of lanes, which `readers` processes share.
+
+    `inline` if that is the consumer's own process. `init` is called once for each lane that
+    is told of itself as a worker.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        fetch: Fetcher,
+        *,
+        lanes: Lanes,
+        batch_size: int,
+        drop_last: bool,
+        randomness: bool,
+        init: Callable[[int], None] | None,
+        readers: int,
+        inline: bool,
+    ) -> None:
+        self._dataset = dataset
+        self._fetch = fetch
+        self._count = lanes.count
+        self._own = frozenset(lanes.each)
+        self._size = batch_size
+        self._drop_last = drop_last
+        self._randomness = randomness
+        self._init = init
+        self._crowded = len(lanes.each) > readers
+        self._is_told = not inline or self._crowded
+        self._iterable = is_iterable(dataset)
+        self._homes: dict[int, Home] = {}
+        self._lanes: dict[int, Lane] = {}
+
+    def reads(self, lanes: Lanes) -> bool:
+        """Whether it is made for these lanes."""
+        return (self._count, self._own) == (lanes.count, frozenset(lanes.each))
+
+    def for_one_pass(self) -> LaneFetcher:
+        """The same lanes, to be read by a pass beside others in this process."""
+        again = copy.copy(self)
+        again.__dict__["_lanes"] = {}
+        return again
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        return self._fetch.skipped
+
+    def note_skipped(self, skipped: Skipped) -> None:
+        self._fetch.note_skipped(skipped)
+
+    def begin_pass(self) -> None:
+        """Do nothing: lanes begin one by one."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_homes": {}, "_lanes": {}}  # a process opens its own
+
+    def __call__(
+        self,
+        order: LaneOrder,
+        positions: NDArray[np.int64],
+        stream: Stream,
+        empty: Empty | None = None,
+    ) -> tuple[Any, ...]:
+        """Fetch the next batch of a lane; the parts of a `LaneBatch`."""
+        seeding = partial(stream.lane_key, order.lane)
+        with in_lane(seeds_globals=self._randomness) as enter:
+            if order.start is not None:
+                enter(seeding(-1))
+                self._begin(order.lane, order.start, stream.epoch, lambda n: enter(seeding(n)))
+            enter(seeding(order.number))
+            lane = self._lanes[order.lane]
+            if order.indices is None:
+                samples = lane.draw()
+                ended = len(samples) < self._size
+            else:
+                keys = stream.sample_keys(positions)
+                samples = lane.apply(partial(_samples, order.indices, keys, seeds=self._randomness))
+                ended = False
+            if self._drop_last and ended:
+                samples = []
+            batch = self._fetch.collated(samples, empty) if samples else None
+            states = lane.capture() if order.captures or ended else (None, None)
+        return (batch, len(samples), ended, *map(_as_tensor, states))
+
+    def _begin(self, number: int, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
+        if number not in self._homes:
+            self._homes[number] = self._opened(number)
+        lane = Lane(self._homes[number], iterable=self._iterable, batch_size=self._size)
+        lane.begin(start, epoch, seeding)
+        self._lanes[number] = lane
+
+    def _opened(self, number: int) -> Home:
+        dataset, name = self._dataset, f"lane {number} of {self._count}"
+        if self._crowded:
+            try:
+                dataset = copy.deepcopy(dataset)
+            except Exception as error:
+                msg = (
+                    f"{name} needs a copy of the dataset, since a process reads several lanes, "
+                    f"and {type(dataset).__name__} cannot be copied: {type(error).__name__}: "
+                    f"{error}. Use num_workers={self._count}, one for each lane."
+                )
+                raise LaneError(msg) from error
+        if not self._is_told:
+            return Home(name, dataset)
+        info = WorkerInfo(
+            id=number,
+            num_workers=self._count,
+            seed=torch.initial_seed() % 2**63,
+            dataset=dataset,
+        )
+        if self._init is not None:
+            with announced(info):
+                self._init(number)
+        return Home(name, dataset, info)
+
+
+def _samples(indices: Any, keys: Sequence[int], dataset: Any, *, seeds: bool) -> list[Any]:
+    wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
+    return each_seeded(dataset.__getitem__, wanted, keys, seeds_globals=seeds)
+
+
+def _as_tensor(packed: bytes | None) -> torch.Tensor | None:
+    """Bytes as something that an engine leaves in its slot."""
+    if packed is None:
+        return None
+    return torch.from_numpy(np.frombuffer(bytearray(packed), np.uint8))
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Whether a dataset is iterated, not read by index."""
+    return isinstance(dataset, IterableDataset)
+
+
+def has_lanes(dataset: Any) -> bool:
+    """Whether a dataset is read in lanes: an iterable, or one that has a state."""
+    return is_iterable(dataset) or is_stateful(dataset)

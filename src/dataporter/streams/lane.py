@@ -1,0 +1,169 @@
+"""A lane: one logical stream of a dataset, read and put back in whichever process it is.
+
+It is restored in this order: the dataset's state, a new iterator, the iterator's state.
+An iterator that is the dataset itself has one state, the iterator's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from dataporter.errors import LaneError
+from dataporter.utils.lane_states import LaneState, pack
+from dataporter.worker_info import WorkerInfo, announced
+
+
+class Start(NamedTuple):
+    """How to bring a lane to where it goes on.
+
+    With `state`, that is put back, and what follows it is read and dropped. Without, a new
+    pass begins; `rewinds` if the last one was broken off.
+    """
+
+    state: LaneState | None
+    rewinds: bool = False
+
+
+@dataclass(slots=True)
+class Home:
+    """What a lane has from pass to pass."""
+
+    name: str
+    dataset: Any
+    info: WorkerInfo | None = None  # what its dataset is told of itself as a worker
+    initial: bytes | None = None  # the dataset's state when a pass began
+
+
+class Lane:
+    """One stream, in one pass."""
+
+    def __init__(self, home: Home, *, iterable: bool, batch_size: int) -> None:
+        self._home = home
+        self._name = home.name
+        self._dataset = home.dataset
+        self._info = home.info
+        self._iterable = iterable
+        self._size = batch_size
+        self._iterator: Iterator[Any] | None = None
+        self._sent: list[bytes | None] = [None, None]
+
+    def begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
+        """Go to where `start` says; `seeding` sets the random numbers of a batch by number."""
+        with announced(self._info):
+            if self._iterable and isinstance(getattr(self._dataset, "epoch", None), int):
+                _set_epoch(self._dataset, epoch)
+            if start.state is None:
+                self._begin_pass(start)
+            else:
+                self._resume(start.state, seeding)
+
+    def _begin_pass(self, start: Start) -> None:
+        if start.rewinds and self._home.initial is not None:
+            self._load(self._dataset, pickle.loads(self._home.initial))  # noqa: S301  our own
+        self._remember_initial()
+        if self._iterable:
+            self._iterator = iter(self._dataset)
+
+    def _remember_initial(self) -> None:
+        """Keep the dataset's state, so that a pass that is broken off can begin again."""
+        self._home.initial = None
+        # Before its first iter() a dataset may have none, whatever it raises then.
+        with contextlib.suppress(Exception):
+            if is_stateful(self._dataset):
+                self._home.initial = pack(self._dataset.state_dict())
+
+    def _resume(self, state: LaneState, seeding: Callable[[int], None]) -> None:
+        if self._home.initial is None:
+            self._remember_initial()
+        if state.dataset is not None:
+            self._load(self._dataset, pickle.loads(state.dataset))  # noqa: S301  made by `pack`
+        if not self._iterable:
+            return
+        self._iterator = iter(self._dataset)
+        if state.iterator is not None:
+            self._load(self._iterator, pickle.loads(state.iterator))  # noqa: S301  likewise
+        for number in range(state.at, state.batches):
+            seeding(number)
+            dropped = sum(1 for _ in islice(self._iterator, self._size))
+            if dropped < self._size and number < state.batches - 1:
+                msg = (
+                    f"{self._name} ended after {number} batches, the state was taken after "
+                    f"{state.batches}. The data has changed: resume with the same."
+                )
+                raise LaneError(msg)
+
+    def _load(self, owner: Any, state: Any) -> None:
+        if not is_stateful(owner):
+            msg = (
+                f"the state of {self._name} has one of a dataset or iterator of another kind: "
+                f"{type(owner).__name__} has no load_state_dict. Resume with the same dataset."
+            )
+            raise LaneError(msg)
+        try:
+            owner.load_state_dict(state)
+        except Exception as error:
+            msg = (
+                f"{type(owner).__name__}.load_state_dict failed in {self._name}: "
+                f"{type(error).__name__}: {error}. Was the state saved with another dataset?"
+            )
+            raise LaneError(msg) from error
+
+    def draw(self) -> list[Any]:
+        """Take the next batch's samples; fewer than its size at the end."""
+        if self._iterator is None:
+            msg = f"{self._name} was not begun"
+            raise RuntimeError(msg)
+        with announced(self._info), self._named():
+            return list(islice(self._iterator, self._size))
+
+    def apply(self, fetch: Callable[[Any], Any]) -> Any:
+        """Give the dataset to `fetch`, for datasets that are read by index."""
+        with announced(self._info), self._named():
+            return fetch(self._dataset)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            note = f"dataporter was reading {self._name}"
+            error.__notes__ = [*getattr(error, "__notes__", []), note]  # type: ignore[attr-defined,unused-ignore]  # since 3.11
+            raise
+
+    def capture(self) -> tuple[bytes | None, bytes | None]:
+        """The states of dataset and iterator; an empty one is as it was at the last capture."""
+        own = self._iterator is not self._dataset
+        packed = [self._packed(self._dataset) if own else None, self._packed(self._iterator)]
+        pairs = zip(packed, self._sent, strict=True)
+        news = [b"" if new is not None and new == old else new for new, old in pairs]
+        self._sent = packed
+        return news[0], news[1]
+
+    def _packed(self, owner: Any) -> bytes | None:
+        if not is_stateful(owner):
+            return None
+        try:
+            with announced(self._info):
+                return pack(owner.state_dict())
+        except Exception as error:
+            msg = (
+                f"the state of {self._name} cannot be kept: {type(owner).__name__}.state_dict() "
+                f"failed, or what it returned cannot be pickled: {type(error).__name__}: {error}."
+            )
+            raise LaneError(msg) from error
+
+
+def is_stateful(thing: Any) -> bool:
+    """Whether something can say where it stands and be put back there."""
+    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _set_epoch(dataset: Any, epoch: int) -> None:
+    tell = getattr(dataset, "set_epoch", None)
+    if callable(tell):
+        tell(epoch)
