@@ -20,6 +20,7 @@ from dataporter.cursor import Cursor
 from dataporter.engine import (
     Fetches,
     ProcessEngine,
+    Renew,
     WorkerOptions,
     run_in_threads,
     run_inline,
@@ -251,6 +252,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._in_threads = engine == "threads"
         self._randomness = randomness
         self._engine: ProcessEngine | None = None
+        self._read_last: ProcessEngine | None = None  # if it ran the last pass
         self._together = Together() if iterable and tail == "drop" else None
         self._splits_lanes = lanes is not None
         self._tasks = self._make_tasks(tail)
@@ -276,7 +278,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             self._cursor.set_epoch(epoch)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_engine": None}  # workers stay with the process
+        # Workers stay with the process.
+        return {**self.__dict__, "_engine": None, "_read_last": None}
 
     def _find_topology(self, chosen: ResumptionStrategy) -> Topology:
         if self._own is not None:
@@ -343,14 +346,27 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def _run(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
         self._lead_sampler(progress.epoch)
         self._fetch.begin_pass()
-        results = self._fetched(self._tasks.run(progress, self.seed))
         if self._lanes is not None:
-            results = map(self._lanes.received, results)
-        elif not self._comes_in_order:
+            results = self._read_lanes(self._lanes, progress)
+        else:
+            results = self._fetched(self._fetch, self._tasks.run(progress, self.seed), None)
+        if self._lanes is None and not self._comes_in_order:
             results = map(Arrivals(progress).note, results)
         if self._together is not None and self._topology.world_size > 1:
             results = self._together.ended(results)
         return results
+
+    def _read_lanes(self, lanes: LaneTasks, progress: Progress) -> Iterator[tuple[Task, Any]]:
+        fetch, opens = self._lane_fetch, None
+        if self._reads_inline:
+            fetch = fetch.for_one_pass()
+            opens = fetch.open
+        elif self._engine is not self._read_last or self._engine is None:
+            lanes.bring_along()  # to workers that have not read what came before
+        reading = lanes.run(progress, self.seed, opens)
+        if self._cursor.progress is progress:
+            self._cursor.progress = reading.progress
+        return map(reading.received, self._fetched(fetch, reading, reading.renewed))
 
     @property
     def _comes_in_order(self) -> bool:
@@ -360,22 +376,21 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         one_rank = self._topology.world_size == 1
         return self.in_order or self.num_workers == 0 or not one_rank or self._lanes is not None
 
-    def _fetched(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Any]]:
-        fetch: Fetches = self._fetch if self._lanes is None else self._lane_fetch
-        if self._lanes is not None and self._reads_inline:
-            fetch = self._lane_fetch.for_one_pass()
+    def _fetched(
+        self, fetch: Fetches, tasks: Iterator[Task], renew: Renew | None
+    ) -> Iterator[tuple[Task, Any]]:
         if self.num_workers == 0:
             return run_inline(tasks, fetch, pin_memory=self.pin_memory)
         if self._in_threads:
             return run_in_threads(tasks, fetch, self._worker_options(), randomness=self._randomness)
-        if self._engine is not None and not self._engine.is_ours:
-            self._engine = None
         engine = self._engine
-        if engine is None or engine.is_running:
+        if engine is None or not engine.is_ours:
+            engine = self._engine = None
+        if engine is None or not engine.is_free:
             engine = ProcessEngine(fetch, self._worker_options())
         if self.persistent_workers and self._engine is None:
             self._engine = engine
-        renew = None if self._lanes is None else self._lanes.renewed
+        self._read_last = engine if engine is self._engine else None
         return engine.run(tasks, then_close=engine is not self._engine, renew=renew)
 
     def _rerun(self, progress: Progress) -> Iterator[tuple[Task, Any]]:

@@ -7,13 +7,14 @@ in the process and thread that asks, `processes` in worker processes, `threads` 
 from dataporter.engine.cores import usable_cores
 from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.inline import run_inline
-from dataporter.engine.processes import ProcessEngine
+from dataporter.engine.processes import ProcessEngine, Renew
 from dataporter.engine.threads import run_in_threads
 from dataporter.engine.worker import Fetches
 
 __all__ = [
     "Fetches",
     "ProcessEngine",
+    "Renew",
     "WorkerOptions",
     "run_in_threads",
     "run_inline",

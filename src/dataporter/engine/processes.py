@@ -147,9 +147,9 @@ class ProcessEngine:
         return self._owner == os.getpid()
 
     @property
-    def is_running(self) -> bool:
-        """Whether a pass is under way."""
-        return self._running
+    def is_free(self) -> bool:
+        """Whether it can run a pass: its workers are this process's, and none is under way."""
+        return self.is_ours and not self._running
 
     def close(self) -> None:
         """Let the workers go."""

@@ -7,9 +7,9 @@ copy of the dataset.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ class LaneOrder(NamedTuple):
     start: Start | None  # how to get there first
     captures: bool  # whether the state after it is wanted
     indices: Sequence[Any] | NDArray[np.int64] | None = None
+
+
+Opened: TypeAlias = dict[int, tuple[bytes | None, bytes | None]]  # dataset's, iterator's
 
 
 class LaneBatch(NamedTuple):
@@ -110,12 +113,10 @@ class LaneFetcher:
         empty: Empty | None = None,
     ) -> tuple[Any, ...]:
         """Fetch the next batch of a lane; the parts of a `LaneBatch`."""
-        seeding = partial(stream.lane_key, order.lane)
         with in_lane(seeds_globals=self._randomness) as enter:
             if order.start is not None:
-                enter(seeding(-1))
-                self._begin(order.lane, order.start, stream.epoch, lambda n: enter(seeding(n)))
-            enter(seeding(order.number))
+                self._begin(order.lane, order.start, stream, enter)
+            enter(stream.lane_key(order.lane, order.number))
             lane = self._lanes[order.lane]
             if order.indices is None:
                 samples = lane.draw()
@@ -130,11 +131,24 @@ class LaneFetcher:
             states = lane.capture() if order.captures or ended else (None, None)
         return (batch, len(samples), ended, *map(_as_tensor, states))
 
-    def _begin(self, number: int, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
+    def open(self, starts: Mapping[int, Start], stream: Stream) -> Opened:
+        """Begin lanes at once; the states of their datasets and iterators then."""
+        opened = {}
+        for number, start in starts.items():
+            with in_lane(seeds_globals=self._randomness) as enter:
+                self._begin(number, start, stream, enter)
+                opened[number] = self._lanes[number].capture()
+        return opened
+
+    def _begin(
+        self, number: int, start: Start, stream: Stream, enter: Callable[[int], None]
+    ) -> None:
         if number not in self._homes:
+            enter(stream.lane_key(number, -1))
             self._homes[number] = self._opened(number)
         lane = Lane(self._homes[number], iterable=self._iterable, batch_size=self._size)
-        lane.begin(start, epoch, seeding)
+        enter(stream.lane_key(number, -1))
+        lane.begin(start, stream.epoch, lambda batch: enter(stream.lane_key(number, batch)))
         self._lanes[number] = lane
 
     def _opened(self, number: int) -> Home:

@@ -10,7 +10,6 @@ import contextlib
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 from dataporter.errors import LaneError
@@ -36,7 +35,9 @@ class Home:
     name: str
     dataset: Any
     info: WorkerInfo | None = None  # what its dataset is told of itself as a worker
-    initial: bytes | None = None  # the dataset's state when a pass began
+    is_new: bool = True
+    first: bytes | None = None  # the dataset's state before anything was read
+    initial: bytes | None = None  # and when the last pass began
 
 
 class Lane:
@@ -55,6 +56,8 @@ class Lane:
     def begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
         """Go to where `start` says; `seeding` sets the random numbers of a batch by number."""
         with announced(self._info):
+            if self._home.is_new:
+                self._home.first, self._home.is_new = self._state_before(), False
             if self._iterable and isinstance(getattr(self._dataset, "epoch", None), int):
                 _set_epoch(self._dataset, epoch)
             if start.state is None:
@@ -64,40 +67,39 @@ class Lane:
 
     def _begin_pass(self, start: Start) -> None:
         if start.rewinds and self._home.initial is not None:
-            self._load(self._dataset, pickle.loads(self._home.initial))  # noqa: S301  our own
-        self._remember_initial()
+            self._load(self._dataset, self._home.initial)
+        self._home.initial = self._state_before()
         if self._iterable:
             self._iterator = iter(self._dataset)
 
-    def _remember_initial(self) -> None:
-        """Keep the dataset's state, so that a pass that is broken off can begin again."""
-        self._home.initial = None
+    def _state_before(self) -> bytes | None:
+        """The dataset's state, so that a pass that is broken off can begin again."""
         # Before its first iter() a dataset may have none, whatever it raises then.
         with contextlib.suppress(Exception):
             if is_stateful(self._dataset):
-                self._home.initial = pack(self._dataset.state_dict())
+                return pack(self._dataset.state_dict())
+        return None
 
     def _resume(self, state: LaneState, seeding: Callable[[int], None]) -> None:
-        if self._home.initial is None:
-            self._remember_initial()
-        if state.dataset is not None:
-            self._load(self._dataset, pickle.loads(state.dataset))  # noqa: S301  made by `pack`
+        self._home.initial = self._home.first
+        before = state.dataset or self._home.first
+        if before is not None:
+            self._load(self._dataset, before)
         if not self._iterable:
             return
         self._iterator = iter(self._dataset)
         if state.iterator is not None:
-            self._load(self._iterator, pickle.loads(state.iterator))  # noqa: S301  likewise
+            self._load(self._iterator, state.iterator)
         for number in range(state.at, state.batches):
             seeding(number)
-            dropped = sum(1 for _ in islice(self._iterator, self._size))
-            if dropped < self._size and number < state.batches - 1:
+            if len(self._taken()) < self._size and number < state.batches - 1:
                 msg = (
                     f"{self._name} ended after {number} batches, the state was taken after "
                     f"{state.batches}. The data has changed: resume with the same."
                 )
                 raise LaneError(msg)
 
-    def _load(self, owner: Any, state: Any) -> None:
+    def _load(self, owner: Any, packed: bytes) -> None:
         if not is_stateful(owner):
             msg = (
                 f"the state of {self._name} has one of a dataset or iterator of another kind: "
@@ -105,7 +107,7 @@ class Lane:
             )
             raise LaneError(msg)
         try:
-            owner.load_state_dict(state)
+            owner.load_state_dict(pickle.loads(packed))  # noqa: S301  made by `pack`
         except Exception as error:
             msg = (
                 f"{type(owner).__name__}.load_state_dict failed in {self._name}: "
@@ -115,11 +117,18 @@ class Lane:
 
     def draw(self) -> list[Any]:
         """Take the next batch's samples; fewer than its size at the end."""
-        if self._iterator is None:
-            msg = f"{self._name} was not begun"
-            raise RuntimeError(msg)
         with announced(self._info), self._named():
-            return list(islice(self._iterator, self._size))
+            return self._taken()
+
+    def _taken(self) -> list[Any]:
+        # Not by what would ask for an iterator once more: that may be the dataset itself,
+        # which begins anew then.
+        take: Any = self._iterator
+        samples: list[Any] = []
+        with contextlib.suppress(StopIteration):
+            for _ in range(self._size):
+                samples.append(next(take))  # noqa: PERF401  those before the end are kept
+        return samples
 
     def apply(self, fetch: Callable[[Any], Any]) -> Any:
         """Give the dataset to `fetch`, for datasets that are read by index."""

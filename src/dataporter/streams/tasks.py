@@ -7,22 +7,25 @@ depend on who reads which lane, or how far ahead.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from dataporter.fetch import EMPTY
 from dataporter.randomness import Stream
-from dataporter.streams.fetcher import LaneBatch, LaneOrder
+from dataporter.streams.fetcher import LaneBatch, LaneOrder, Opened
 from dataporter.streams.lane import Start
 from dataporter.tasks import Task, Tasks
 from dataporter.utils.lane_states import Lanes, LaneState
 from dataporter.utils.state_dict import Progress
 
 _NO_POSITIONS = np.empty(0, np.int64)
+
+# Begins lanes that are read in this process.
+Open: TypeAlias = Callable[[Mapping[int, Start], Stream], Opened]
 
 
 class Turns:
@@ -45,8 +48,9 @@ class Turns:
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
         # What a batch leads to is known when it is there.
-        task = Task(None, _NO_POSITIONS, Stream(seed, progress.epoch), progress)  # type: ignore[arg-type]
-        return itertools.repeat(task)
+        return itertools.repeat(
+            Task(None, _NO_POSITIONS, Stream(seed, progress.epoch), progress)  # type: ignore[arg-type]  # no indices
+        )
 
     def end(self, progress: Progress) -> Progress:
         return replace(progress, finished=True)
@@ -72,83 +76,105 @@ class LaneTasks:
         snapshot_every: int,
     ) -> None:
         self._inner = inner
-        self._fresh = lanes
         self._iterable = iterable
         self._carries = carries
         self._every = snapshot_every
+        self._last = Progress(lanes=lanes)  # what the next epoch follows
+        self._before_restore = self._last
         self._restored = False
         self._rewinds = False
-        self._progress = Progress(lanes=lanes)  # as of the last batch delivered
-        self._before: tuple[Lanes, Progress] | None = None
 
     @property
     def lanes(self) -> Lanes:
-        """The lanes that passes begin with."""
-        return self._fresh
+        """The lanes that the next pass begins with."""
+        return lanes_of(self._last)
 
     def fresh(self, epoch: int) -> Progress:
-        last = self._progress.lanes or self._fresh
-        lanes = last.afresh(carried=self._carries and self._progress.finished)
+        lanes = self.lanes.afresh(carried=self._carries and self._last.finished)
         return replace(self._inner.fresh(epoch), lanes=lanes)
 
     def restore(self, progress: Progress) -> None:
         self._inner.restore(progress)
-        self._before = self._fresh, self._progress
+        self._before_restore, self._last = self._last, progress
         self._restored = True
-        self._progress = progress
-        if progress.lanes is not None:
-            self._fresh = progress.lanes.afresh(carried=False)
 
     def undo_restore(self) -> None:
         self._inner.undo_restore()
-        if self._before is not None:
-            self._fresh, self._progress = self._before
+        self._last = self._before_restore
         self._restored = False
 
     def settle(self, progress: Progress) -> None:
         self._inner.settle(progress)
+        self._last = progress
         self._rewinds = True
 
-    def run(self, progress: Progress, seed: int) -> Iterator[Task]:
-        restored, rewinds = self._restored, self._rewinds
+    def bring_along(self) -> None:
+        """Have lanes begin from what is known of them: others read them from now on."""
+        self._restored = True
+
+    def run(self, progress: Progress, seed: int, opens: Open | None = None) -> Reading:
+        """Begin to read; at once what is read in this process, which `opens` does."""
+        starts = {
+            lane: self._start(state)
+            for lane, state in lanes_of(progress).each.items()
+            if not state.ended
+        }
         self._restored = self._rewinds = False
-        self._progress = progress
-        lanes = progress.lanes or self._fresh
-        issued = {lane: state.batches for lane, state in lanes.each.items()}
-        opened: set[int] = set()
+        if opens is not None:
+            opened = opens(starts, Stream(seed, progress.epoch))
+            progress, starts = replace(progress, lanes=_opened(lanes_of(progress), opened)), {}
         tasks = self._inner.run(progress, seed)
-        lane = lanes.last
-        while (turn := self._after(lane)) is not None:
-            task = next(tasks, None)
-            if task is None:
-                return
-            lane = turn
-            start = None
-            if lane not in opened:
-                opened.add(lane)
-                start = self._start(lane, restored=restored, rewinds=rewinds)
-            yield self._order(task, lane, issued[lane], start)
-            issued[lane] += 1
+        return Reading(tasks, progress, starts, iterable=self._iterable, every=self._every)
 
-    def _after(self, lane: int) -> int | None:
-        """The lane whose turn it is after `lane`, of those not known to have ended."""
-        lanes = self._progress.lanes or self._fresh
-        going = sorted(number for number, state in lanes.each.items() if not state.ended)
-        return next((number for number in going if number > lane), going[0] if going else None)
-
-    def _start(self, lane: int, *, restored: bool, rewinds: bool = False) -> Start:
-        lanes = self._progress.lanes or self._fresh
-        state = lanes.each[lane]
+    def _start(self, state: LaneState) -> Start:
         anew = state.batches == 0 and state.dataset is None and state.iterator is None
-        if anew or not restored:
-            return Start(None, rewinds=rewinds)
-        return Start(state)
+        return Start(None, rewinds=self._rewinds) if anew or not self._restored else Start(state)
 
-    def _order(self, task: Task, lane: int, number: int, start: Start | None) -> Task:
-        captures = (number + 1) % self._every == 0
-        order = LaneOrder(lane, number, start, captures, task.indices)
-        place = sorted((self._progress.lanes or self._fresh).each).index(lane)
-        return task._replace(indices=order, place=place)
+    def end(self, progress: Progress) -> Progress:
+        self._last = replace(self._inner.end(progress), lanes=progress.lanes)
+        return self._last
+
+    def num_batches(self) -> int:
+        return self._inner.num_batches()
+
+
+class Reading(Iterator[Task]):
+    """The tasks of one pass, and what is known of its lanes."""
+
+    def __init__(
+        self,
+        tasks: Iterator[Task],
+        progress: Progress,
+        starts: dict[int, Start],
+        *,
+        iterable: bool,
+        every: int,
+    ) -> None:
+        self._tasks = tasks
+        self.progress = progress  # where the run stands, as of the last batch delivered
+        self._starts = starts
+        self._iterable = iterable
+        self._every = every
+        lanes = lanes_of(progress)
+        self._places = {lane: place for place, lane in enumerate(sorted(lanes.each))}
+        self._issued = {lane: state.batches for lane, state in lanes.each.items()}
+        self._going = [lane for lane in sorted(lanes.each) if not lanes.each[lane].ended]
+        self._turn = lanes.last
+        self._step = progress.batches_processed
+
+    def __next__(self) -> Task:
+        if not self._going:
+            raise StopIteration
+        task = next(self._tasks)
+        self._turn = next((lane for lane in self._going if lane > self._turn), self._going[0])
+        # Taken on the last steps before a multiple, so that all lanes are as of one step.
+        captures = self._step % self._every >= self._every - len(self._places)
+        number = self._issued[self._turn]
+        start = self._starts.pop(self._turn, None)
+        order: Any = LaneOrder(self._turn, number, start, captures, task.indices)
+        self._issued[self._turn] += 1
+        self._step += 1
+        return task._replace(indices=order, place=self._places[self._turn])
 
     def renewed(self, tasks: Sequence[Task]) -> Iterator[Task]:
         """Make tasks anew whose worker has died: its lanes are brought back first."""
@@ -158,49 +184,61 @@ class LaneTasks:
             start = None
             if order.lane not in opened:
                 opened.add(order.lane)
-                lanes = self._progress.lanes or self._fresh
-                # What was read since the last delivery, and arrived, is read again.
-                state = replace(lanes.each[order.lane], batches=order.number)
-                start = Start(state)
+                # What was read since the last delivery, and has arrived, is read again.
+                state = lanes_of(self.progress).each[order.lane]
+                start = Start(replace(state, batches=order.number))
             yield task._replace(indices=order._replace(start=start))
 
     def received(self, result: tuple[Task, Any]) -> tuple[Task, Any]:
         """Take note of a delivery; the task says then where the run stands."""
         task, got = result[0], LaneBatch(*result[1])
         order: Any = task.indices
-        lanes = self._progress.lanes or self._fresh
-        state = _after(lanes.each[order.lane], order, got)
+        lanes = lanes_of(self.progress)
+        lanes = lanes.with_lane(order.lane, _after(lanes.each[order.lane], order, got))
+        if got.ended:
+            self._going = [lane for lane in self._going if lane != order.lane]
         if got.size == 0:
-            progress = replace(self._progress, lanes=lanes.with_lane(order.lane, state))
+            progress = replace(self.progress, lanes=lanes)
         elif self._iterable:
             progress = replace(
-                self._progress,
-                batches_processed=self._progress.batches_processed + 1,
-                samples_processed=self._progress.samples_processed + got.size,
-                lanes=lanes.with_lane(order.lane, state),
+                self.progress,
+                batches_processed=self.progress.batches_processed + 1,
+                samples_processed=self.progress.samples_processed + got.size,
+                lanes=lanes,
             )
         else:
-            progress = replace(task.progress, lanes=lanes.with_lane(order.lane, state))
-        self._progress = progress
-        return task._replace(progress=progress), EMPTY if got.size == 0 else got.batch
+            progress = replace(task.progress, lanes=lanes)
+        self.progress = progress
+        return task._replace(progress=progress), got.batch if got.size else EMPTY
 
-    def end(self, progress: Progress) -> Progress:
-        self._progress = replace(self._inner.end(progress), lanes=progress.lanes)
-        return self._progress
 
-    def num_batches(self) -> int:
-        return self._inner.num_batches()
+def lanes_of(progress: Progress) -> Lanes:
+    """The lanes of a progress that has them."""
+    if progress.lanes is None:
+        msg = "this progress has no lanes"
+        raise RuntimeError(msg)
+    return progress.lanes
+
+
+def _opened(lanes: Lanes, opened: Opened) -> Lanes:
+    """Lanes with the states that they have at their beginning."""
+    each = dict(lanes.each)
+    for lane, (dataset, iterator) in opened.items():
+        if dataset is not None or iterator is not None:
+            at = each[lane].batches
+            each[lane] = replace(each[lane], at=at, dataset=dataset, iterator=iterator)
+    return replace(lanes, each=each)
 
 
 def _after(state: LaneState, order: LaneOrder, got: LaneBatch) -> LaneState:
     """Where a lane stands after a batch."""
     batches = order.number + (got.size > 0)
     after = replace(state, batches=batches, ended=got.ended)
-    if not (order.captures or got.ended):
+    if got.dataset is None and got.iterator is None:
         return after
     return replace(
         after,
-        at=batches if got.dataset is not None or got.iterator is not None else 0,
+        at=batches,
         dataset=_newer(got.dataset, state.dataset),
         iterator=_newer(got.iterator, state.iterator),
     )
