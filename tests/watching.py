@@ -29,11 +29,11 @@ def limited(seconds: int) -> Iterator[None]:
         raise TimeoutError(f"still not done after {seconds} s")
 
     previous = signal.signal(signal.SIGALRM, interrupt)
-    signal.alarm(seconds)
+    outer = signal.alarm(seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.alarm(outer)  # of one around this one
         signal.signal(signal.SIGALRM, previous)
 
 

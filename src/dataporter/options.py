@@ -6,6 +6,7 @@ Everything is checked before anything is built, so a loader exists whole or not 
 from __future__ import annotations
 
 import multiprocessing
+from multiprocessing.context import BaseContext
 from typing import Any, get_args
 
 import torch
@@ -186,6 +187,12 @@ def _check_workers(
             f"multiprocessing_context must be one of {methods}, found {multiprocessing_context!r}."
         )
         raise OptionError(msg)
+    if not isinstance(multiprocessing_context, str | BaseContext | None):
+        msg = (
+            "multiprocessing_context must be the name of a start method or a context of "
+            f"multiprocessing, found {type(multiprocessing_context).__name__}."
+        )
+        raise OptionTypeError(msg)
 
 
 def _check_int(name: str, value: object, *, least: int) -> None:

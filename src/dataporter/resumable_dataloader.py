@@ -345,6 +345,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def _run(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
         self._lead_sampler(progress.epoch)
+        self._fetch.collate_with(self.collate_fn)  # may have been set since, as in torch
         self._fetch.begin_pass()
         if self._lanes is not None:
             results = self._read_lanes(self._lanes, progress)
@@ -571,14 +572,14 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
 
 def _length_of(dataset: Any) -> int:
-    length = dataset_length(dataset)
-    if length is None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError) as error:
         msg = (
-            f"{type(dataset).__name__} has no length, so it has no order to resume in. "
-            "Give it __len__, or pass a sampler."
+            f"{type(dataset).__name__} has no length, so it has no order to resume in "
+            f"({type(error).__name__}: {error}). Give it __len__, or pass a sampler."
         )
-        raise OptionTypeError(msg)
-    return length
+        raise OptionTypeError(msg) from error
 
 
 def _agreeing(

@@ -172,7 +172,7 @@ def test_what_killed_workers_had_in_hand_is_used_again():
             for pid in worker_pids():
                 os.kill(pid, signal.SIGKILL)
             until(lambda: not worker_pids())
-        assert arena_bytes() < 15 * 2**20, arena_bytes()
+        assert arena_bytes() < 30 * 2**20, arena_bytes()  # one lost a round would make 40
     """)
 
 

@@ -237,6 +237,8 @@ def _work_forked(
     # A pipe ends when nobody holds its other end: what is inherited and not ours is closed.
     for descriptor in inherited() - set(wiring):
         os.close(descriptor)
+    # Hugging Face's tokenizers would wait for threads that a fork does not have.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     work(duty, wiring, parent)
 
 

@@ -57,6 +57,8 @@ _RUSH = 4
 _STRETCH = 16
 _STRETCH_BYTES = 2**28
 _MOST_ISSUED = 1024  # far below what a pipe holds: issuing never blocks
+_MOST_HELD = 2**13  # slots; each is a mapping, and a process may have 65,530 of them
+_LONGEST_POLL = 2**31 - 1  # milliseconds
 
 Renew: TypeAlias = Callable[[Sequence[Task]], Iterable[Task]]
 _Loss: TypeAlias = tuple[BaseProcess, int, Task | None]  # a worker that died, what it had
@@ -229,9 +231,11 @@ class ProcessEngine:
         deadline = time.monotonic() + patience if patience else None
         self._read_replies()
         while (number := self._deliverable(order)) is None:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
+            left = None
+            if deadline is not None:
+                left = min(max(deadline - time.monotonic(), 0) * 1000, _LONGEST_POLL)
             ready = self._poll.poll(left)
-            if not ready:
+            if not ready and left != _LONGEST_POLL:
                 raise WorkerTimeoutError(self._crew.who_has(order[0], patience))
             self._read_replies()
             if any(descriptor != self._replies for descriptor, _ in ready):
@@ -268,10 +272,14 @@ class ProcessEngine:
             packed = slot.reach(offset + size)[offset : offset + size].tobytes()
             self._free.append(ticket.slot)
             raise _unpacked(packed, in_init=outcome == UNREADY)
-        memory = slot.fresh(offset + size)
-        keep = max(self._depth, _STRETCH_BYTES // self._largest)
-        free = _Free(self._held, self._free, self._bare, slot, keep)
-        self._held[ticket.slot] = weakref.ref(memory, free)
+        if len(self._held) < _MOST_HELD:
+            memory = slot.fresh(offset + size)
+            keep = max(self._depth, _STRETCH_BYTES // self._largest)
+            free = _Free(self._held, self._free, self._bare, slot, keep)
+            self._held[ticket.slot] = weakref.ref(memory, free)
+        else:
+            memory = slot.reach(offset + size)[: offset + size].copy()
+            self._free.append(ticket.slot)
         batch = read_batch(memory, offset, size)
         if outcome == PARTIAL:
             is_empty, batch, skipped = batch

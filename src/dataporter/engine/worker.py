@@ -199,10 +199,10 @@ def _rebuildable(error: Exception) -> bytes | None:
         try:
             pickled = pickle.dumps(way)
             again = pickle.loads(pickled)  # noqa: S301  our own, to see whether it can be rebuilt
-        except Exception:  # noqa: BLE001, S112  whatever its class does when pickled
+            if type(again) is type(error) and str(again) == str(error):
+                return pickled
+        except Exception:  # noqa: BLE001, S112  whatever its class does when pickled or printed
             continue
-        if type(again) is type(error) and str(again) == str(error):
-            return pickled
     return None
 
 

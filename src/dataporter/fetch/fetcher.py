@@ -66,16 +66,21 @@ class Fetcher:
         self._fetching = LazySeeding(seeds_globals=randomness)
         self._randomness = randomness
         self._unseeded = LazySeeding(seeds_globals=False)
+        self._convert = _conversion(converter)
+        self.collate_with(collate_fn)
+        self._gather: Gather | None = None
+        own = getattr(dataset, "__getitems__", None)
+        self._getitems = own if batched and callable(own) else None
+
+    def collate_with(self, collate_fn: Callable[[Any], Any] | None) -> None:
+        """Make batches with `collate_fn`; None stands for torch's default."""
+        batched = self._batched
         is_default = collate_fn in (None, default_collate if batched else default_convert)
         if collate_fn is None or is_default:
             collate_fn = collate if batched else default_convert
         self._collate = collate_fn
-        self._convert = _conversion(converter)
-        self._runs_user_code = not is_default or converter is not None
+        self._runs_user_code = not is_default or self._convert is not None
         self._may_gather = batched and is_default
-        self._gather: Gather | None = None
-        own = getattr(dataset, "__getitems__", None)
-        self._getitems = own if batched and callable(own) else None
 
     def begin_pass(self) -> None:
         """Look at the dataset anew: it may have been given another format since."""
