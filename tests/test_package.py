@@ -30,6 +30,8 @@ ROOMS = [
     "cursor",
     "passes",
     "resumable_dataloader",
+    "converters",
+    "datasets",
 ]
 
 

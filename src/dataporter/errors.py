@@ -5,6 +5,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     DataPorterError
     ├── OptionError           (ValueError)    an argument has a value that cannot work
     ├── OptionTypeError       (TypeError)     an argument has the wrong type or is unknown
+    ├── ConversionError       (ValueError)    a batch does not fit its new dtypes
     ├── TopologyError         (RuntimeError)  rank and world size are needed and not known
     ├── StateError            (ValueError)
     │   ├── StateFormatError                  this is not a state, or a damaged one
@@ -21,6 +22,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     DataPorterWarning         (UserWarning)
     ├── FastForwardWarning                    a resume has to read data again
     ├── StateMismatchWarning                  a mismatch that `strict=False` let pass
+    ├── UnmatchedKeyWarning                   a converter's key that looks misspelled
     └── WorkerRestartWarning                  a worker died and was replaced
 
 A message says what is wrong, what was found, what was expected and what to do.
@@ -39,6 +41,10 @@ class OptionError(DataPorterError, ValueError):
 
 class OptionTypeError(DataPorterError, TypeError):
     """An argument has the wrong type, or no such argument exists."""
+
+
+class ConversionError(DataPorterError, ValueError):
+    """A value does not fit the dtype it is to have, or a batch does not fit its converter."""
 
 
 class TopologyError(DataPorterError, RuntimeError):
@@ -99,6 +105,10 @@ class FastForwardWarning(DataPorterWarning):
 
 class StateMismatchWarning(DataPorterWarning):
     """A mismatch that `load_state_dict(..., strict=False)` let pass."""
+
+
+class UnmatchedKeyWarning(DataPorterWarning):
+    """A key of a converter names nothing in a batch that has something of a similar name."""
 
 
 class WorkerRestartWarning(DataPorterWarning):

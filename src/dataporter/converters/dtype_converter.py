@@ -1,0 +1,287 @@
+"""Converters: batches with smaller dtypes, and nothing else changed.
+
+Tensors become tensors and NumPy arrays arrays (tensors, where NumPy lacks the dtype, as it
+does bfloat16); containers keep their class; whatever needs no change is handed on as it is.
+No batch is changed in place. A value that does not fit raises: see `narrowing`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import numpy as np
+import torch
+
+from dataporter.converters.containers import joined, parts_of, with_parts
+from dataporter.converters.dtypes import as_dtype, did_you_mean, dtype_name
+from dataporter.converters.narrowing import OnOverflow, cast
+from dataporter.converters.report import ConversionReport, ReportRow
+from dataporter.converters.rules import Rules, as_rules, take_step
+from dataporter.errors import ConversionError, OptionError, UnmatchedKeyWarning
+
+_NUMBERS = (bool, int, float, complex)
+_PLAIN = {str, bytes, type(None), *_NUMBERS}
+_KINDS = "biufc"  # NumPy's letters for numbers
+
+
+class DtypeConverter:
+    """Converts all tensors and NumPy arrays of a sample or batch to one dtype.
+
+    All means all: labels and masks too. `floating_only=True` leaves all but floats alone,
+    and `KeyBasedDtypeConverter` converts what is named. Plain Python numbers pass.
+
+    >>> converter = DtypeConverter("float16", floating_only=True)
+    >>> converter.convert_batch({"image": torch.ones(2), "label": torch.tensor(3), "id": "a"})
+    {'image': tensor([1., 1.], dtype=torch.float16), 'label': tensor(3), 'id': 'a'}
+
+    `on_overflow` says what becomes of values that do not fit: "raise", "clamp" or "wrap".
+    """
+
+    def __init__(
+        self,
+        dtype: str | torch.dtype | np.dtype[Any] | type[np.generic],
+        *,
+        on_overflow: OnOverflow = "raise",
+        floating_only: bool = False,
+    ) -> None:
+        self.dtype = as_dtype(dtype)
+        self._on_overflow = _checked_mode(on_overflow)
+        self._floating_only = floating_only
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dtype_name(self.dtype)!r})"
+
+    def convert_batch(self, batch: Any) -> Any:
+        """Return the sample or batch with its tensors and arrays converted."""
+        return self._conversion().part(batch, "", (), self.dtype)
+
+    __call__ = convert_batch
+
+    def report(self, batch: Any) -> ConversionReport:
+        """Convert a sample or batch, and say how many bytes that saves.
+
+        >>> report = DtypeConverter("float16").report({"image": torch.zeros(10)})
+        >>> report.bytes_before, report.bytes_after
+        (40, 20)
+        """
+        conversion = self._conversion(rows=[])
+        conversion.part(batch, "", (), self.dtype)
+        return conversion.report()
+
+    def _conversion(self, rows: list[ReportRow] | None = None) -> _Conversion:
+        return _Conversion(self._on_overflow, rows=rows, floating_only=self._floating_only)
+
+
+class KeyBasedDtypeConverter:
+    """Converts the named parts of a sample or batch, each to its own dtype.
+
+    >>> converter = KeyBasedDtypeConverter({"image": "float16", "label": "int32"})
+    >>> converter.convert_batch({"label": 3, "id": "a"})
+    {'label': tensor(3, dtype=torch.int32), 'id': 'a'}
+
+    A key is a path from the batch to the part: `image` is that of the batch itself, not one
+    further inside. `inputs.image` and `arrays[0]` lead inside, `*.image` has any first step, and
+    0 is the first part of a tuple. Fields of namedtuples and dataclasses go by name. A key
+    that names a container converts everything in it.
+
+    Plain numbers, and lists of nothing else, become tensors where they are named. A key that
+    a batch lacks is ignored, with one warning if it looks misspelled; `strict=True` raises.
+    `on_overflow` says what becomes of values that do not fit: "raise", "clamp" or "wrap".
+    """
+
+    def __init__(
+        self,
+        conversions: Mapping[Any, str | torch.dtype | np.dtype[Any] | type[np.generic]],
+        *,
+        on_overflow: OnOverflow = "raise",
+        strict: bool = False,
+    ) -> None:
+        self._rules: Rules = as_rules(conversions)
+        self._keys = {rule.key for rule in self._rules}
+        self._on_overflow = _checked_mode(on_overflow)
+        self._strict = strict
+        self._looked_for: set[str] = set()  # keys that were missed before
+
+    def __repr__(self) -> str:
+        named = {rule.key: dtype_name(rule.dtype) for rule in self._rules}
+        return f"{type(self).__name__}({named})"
+
+    def convert_batch(self, batch: Any) -> Any:
+        """Return the sample or batch with its named parts converted."""
+        return self._converted(batch, self._conversion())
+
+    __call__ = convert_batch
+
+    def report(self, batch: Any) -> ConversionReport:
+        """Convert a sample or batch, and say how many bytes that saves, of all it has.
+
+        >>> KeyBasedDtypeConverter({"mask": "uint8"}).report({"mask": torch.ones(8).long()}).saved
+        0.875
+        """
+        conversion = self._conversion(rows=[])
+        self._converted(batch, conversion)
+        return conversion.report()
+
+    def _conversion(self, rows: list[ReportRow] | None = None) -> _Conversion:
+        return _Conversion(self._on_overflow, rows=rows, takes_numbers=True)
+
+    def _converted(self, batch: Any, conversion: _Conversion) -> Any:
+        converted = conversion.part(batch, "", self._rules, None)
+        missed = self._keys - conversion.matched
+        if missed and (self._strict or not missed <= self._looked_for):
+            self._tell_missed(missed, list(_paths(batch)))
+        return converted
+
+    def _tell_missed(self, missed: set[str], paths: list[str]) -> None:
+        free = [path for path in paths if path not in self._keys]
+        for key in sorted(missed):
+            inside = [path for path in free if path.endswith(f".{key}")][:1]
+            if self._strict:
+                hint = did_you_mean(key, inside or free)
+                found = ", ".join(paths[:20]) or "nothing that has a key"
+                msg = (
+                    f"the key {key!r} matches nothing in the batch.{hint} It has: {found}. "
+                    "With strict=False such a key is ignored."
+                )
+                raise ConversionError(msg)
+            hint = did_you_mean(key, inside or free, cutoff=0.0 if inside else 0.8)
+            if hint and key not in self._looked_for:
+                msg = f"the key {key!r} matches nothing in the batch and was ignored.{hint}"
+                warnings.warn(msg, UnmatchedKeyWarning, stacklevel=4)
+        self._looked_for |= missed
+
+
+def _checked_mode(on_overflow: Any) -> OnOverflow:
+    if on_overflow not in get_args(OnOverflow):
+        msg = f"on_overflow must be 'raise', 'clamp' or 'wrap', found {on_overflow!r}."
+        raise OptionError(msg)
+    mode: OnOverflow = on_overflow
+    return mode
+
+
+def _paths(batch: Any, path: str = "") -> Iterator[str]:
+    """All paths of a batch, save those of places in long lists."""
+    for _, step, part in list(parts_of(batch) or ())[:100]:
+        yield joined(path, step)
+        yield from _paths(part, joined(path, step))
+
+
+class _Conversion:
+    """One conversion of one batch."""
+
+    def __init__(
+        self,
+        on_overflow: OnOverflow,
+        *,
+        rows: list[ReportRow] | None,
+        takes_numbers: bool = False,
+        floating_only: bool = False,
+    ) -> None:
+        self._on_overflow: OnOverflow = on_overflow
+        self._rows = rows
+        self._takes_numbers = takes_numbers
+        self._floating_only = floating_only
+        # What is in a batch twice is converted once, and is one thing in the result too.
+        # Both are kept, since the id of one that is gone may be that of another.
+        self._done: dict[tuple[int, torch.dtype], tuple[Any, Any]] = {}
+        self.matched: set[str] = set()
+
+    def report(self) -> ConversionReport:
+        return ConversionReport(rows=tuple(self._rows or ()))
+
+    def part(self, part: Any, path: str, rules: Rules, dtype: torch.dtype | None) -> Any:
+        """Convert a part of the batch to `dtype`, and what is in it as the rules say."""
+        if isinstance(part, torch.Tensor) or _is_array(part):
+            return self._leaf(part, path, dtype)
+        if dtype is not None and self._takes_numbers:
+            numbers = _as_numbers(part, path)
+            if numbers is not None:
+                return self._noted(numbers, self._cast(numbers, path, dtype), path)
+        if dtype is None and not rules and self._rows is None:
+            return part
+        if type(part) is list and not rules and _PLAIN.issuperset(map(type, part)):
+            return part  # a column of strings, for one
+        parts = parts_of(part)
+        if parts is None:
+            return part
+        new = {}
+        for key, name, before in parts:
+            step = take_step(rules, name)
+            self.matched.update(step.matched)
+            after = self.part(before, joined(path, name), step.rules, step.dtype or dtype)
+            if after is not before:
+                new[key] = after
+        return with_parts(part, new, path) if new else part
+
+    def _leaf(self, before: Any, path: str, dtype: torch.dtype | None) -> Any:
+        if dtype is None or (self._floating_only and not _is_floating(before)):
+            return self._noted(before, before, path)
+        known = (id(before), dtype)
+        if known not in self._done:
+            self._done[known] = before, self._cast(before, path, dtype)
+        return self._noted(before, self._done[known][1], path)
+
+    def _cast(self, values: Any, path: str, dtype: torch.dtype) -> Any:
+        if isinstance(values, torch.Tensor):
+            return cast(values, dtype, self._on_overflow, path)
+        name = dtype_name(dtype)
+        if values.dtype.name == name:
+            return values
+        converted = cast(_as_tensor(values), dtype, self._on_overflow, path)
+        if not hasattr(np, name):
+            return converted
+        array = converted.numpy()
+        return array[()] if isinstance(values, np.generic) else array
+
+    def _noted(self, before: Any, after: Any, path: str) -> Any:
+        if self._rows is not None:
+            row = ReportRow(path, _name(before), _name(after), before.nbytes, after.nbytes)
+            self._rows.append(row)
+        return after
+
+
+def _is_array(part: Any) -> bool:
+    """Whether it is an array or scalar of NumPy's with numbers that torch has too."""
+    is_numpy = isinstance(part, np.generic) or type(part) in (np.ndarray, np.memmap)
+    return is_numpy and part.dtype.kind in _KINDS and part.dtype.alignment <= _LARGEST
+
+
+_LARGEST = np.dtype(np.float64).alignment  # that of long doubles, which torch lacks, is larger
+
+
+def _is_floating(part: Any) -> bool:
+    return part.is_floating_point() if isinstance(part, torch.Tensor) else part.dtype.kind == "f"
+
+
+def _name(part: Any) -> str:
+    return dtype_name(part.dtype) if isinstance(part, torch.Tensor) else part.dtype.name
+
+
+def _as_tensor(array: Any) -> torch.Tensor:
+    """A tensor with an array's values, over its memory where torch allows that."""
+    array = np.asarray(array)
+    is_usable = (
+        array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0
+    )
+    return torch.from_numpy(array if is_usable else array.astype(array.dtype.newbyteorder("=")))
+
+
+def _as_numbers(part: Any, path: str) -> torch.Tensor | None:
+    """A plain number, or a list of nothing but those in equal rows, as a tensor."""
+    first = part
+    while type(first) is list and first:
+        first = first[0]
+    if type(first) not in _NUMBERS and type(first) is not list:
+        return None
+    try:
+        array = np.array(part)
+    except ValueError:  # rows of unequal lengths
+        return None
+    if array.dtype.kind in _KINDS:
+        return torch.from_numpy(array)
+    if type(part) is int:
+        msg = f"{path}: {part} does not fit into any integer of torch's, the largest has 64 bits."
+        raise ConversionError(msg)
+    return None

@@ -1,0 +1,215 @@
+"""Casting tensors so that no value becomes another one unnoticed.
+
+Floats may lose precision, as in any cast between floats. All else is checked: an integer
+out of range, a float that would become infinite, an integer that a float would round, a
+fraction, NaN or infinity that would become an integer. The check is one look for the least
+and the greatest value, and only where the source's dtype can hold what the target's cannot.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+
+from dataporter.converters.dtypes import dtype_name
+from dataporter.errors import ConversionError
+
+OnOverflow: TypeAlias = Literal["raise", "clamp", "wrap"]
+
+
+class _Limits(NamedTuple):
+    """What fits: at least `low`, at most `high`."""
+
+    low: float
+    high: float
+
+
+def cast(
+    tensor: torch.Tensor, dtype: torch.dtype, on_overflow: OnOverflow = "raise", path: str = ""
+) -> torch.Tensor:
+    """Cast a tensor; what to do with values that do not fit is said by `on_overflow`.
+
+    - "raise": raise a `ConversionError` that names `path`.
+    - "clamp": take the nearest value that the target has. Into integers, floats are rounded.
+    - "wrap": do what torch's own cast does: integers wrap around, floats become infinite,
+      fractions are cut off. Floats out of an integer's range still raise: torch leaves open
+      what becomes of them.
+
+    NaN and infinities stay what they are in floats, and raise into integers in any case.
+
+    >>> cast(torch.tensor([1, 2]), torch.uint8)
+    tensor([1, 2], dtype=torch.uint8)
+    >>> cast(torch.tensor([300, -5]), torch.uint8, "clamp")
+    tensor([255,   0], dtype=torch.uint8)
+    """
+    source = tensor.dtype
+    if source == dtype:
+        return tensor
+    _check_dense(tensor, path)
+    if source.is_complex or dtype.is_complex:
+        return _cast_complex(tensor, dtype, on_overflow, path)
+    limits = _limits(source, dtype)
+    if limits is None or not tensor.numel():
+        return tensor.to(dtype)
+    if source.is_floating_point and not dtype.is_floating_point:
+        return _float_to_integer(tensor, dtype, on_overflow, path)
+    low, high = _extremes(tensor)
+    fits = limits.low <= low and high <= limits.high
+    if not fits and not (math.isfinite(low) and math.isfinite(high)):
+        low, high = _finite_extremes(tensor)
+        fits = limits.low <= low and high <= limits.high
+    if fits or on_overflow == "wrap":
+        return tensor.to(dtype)
+    if on_overflow == "clamp":
+        return _clamped(tensor, dtype)
+    raise _misfit(path, high if high > limits.high else low, source, dtype)
+
+
+def _check_dense(tensor: torch.Tensor, path: str) -> None:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        kind = "nested" if tensor.is_nested else f"{tensor.layout}, {tensor.dtype}"
+        raise _error(path, f"only dense tensors can be converted, found one that is {kind}")
+
+
+def _cast_complex(
+    tensor: torch.Tensor, dtype: torch.dtype, on_overflow: OnOverflow, path: str
+) -> torch.Tensor:
+    if not tensor.is_complex():
+        return cast(tensor, dtype.to_real(), on_overflow, path).to(dtype)
+    if not dtype.is_complex:
+        found, wanted = dtype_name(tensor.dtype), dtype_name(dtype)
+        raise _error(path, f"{found} has no {wanted}; take its .real or .abs() before")
+    parts = torch.view_as_real(tensor.resolve_conj())
+    return torch.view_as_complex(cast(parts, dtype.to_real(), on_overflow, path))
+
+
+@cache
+def _limits(source: torch.dtype, target: torch.dtype) -> _Limits | None:
+    """What of a source fits into a target, None if everything does."""
+    if source is torch.bool:
+        return None
+    limits = _holds(target)
+    if target.is_floating_point:
+        about = torch.finfo(target)
+        if source.is_floating_point:
+            # Up to half a step above its largest value, a float is rounded down to it.
+            half_step = math.ldexp(about.eps, math.frexp(about.max)[1] - 2)
+            most = math.nextafter(about.max + half_step, 0)
+        else:
+            most = 2 / about.eps  # so far it has every integer
+        limits = _Limits(-most, most)
+    held = _holds(source)
+    fits = limits.low <= held.low and held.high <= limits.high
+    # Into an integer, a float is looked at in any case: it may be a fraction.
+    is_fractional = source.is_floating_point and not target.is_floating_point
+    return None if fits and not is_fractional else limits
+
+
+def _holds(dtype: torch.dtype) -> _Limits:
+    if dtype is torch.bool:
+        return _Limits(0, 1)
+    about: Any = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return _Limits(about.min, about.max)
+
+
+def _computable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in a dtype that torch can compute with; uint64 only up to int64's."""
+    if tensor.dtype in (torch.uint16, torch.uint32):
+        return tensor.to(torch.int64)
+    if tensor.dtype is torch.uint64:
+        signed = tensor.view(torch.int64)
+        return torch.where(signed < 0, torch.iinfo(torch.int64).max, signed)
+    if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
+        return tensor.to(torch.float32)
+    return tensor
+
+
+def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
+    """The least and the greatest value; both are NaN where there is one."""
+    if tensor.dtype is torch.uint64:
+        # With the first bit turned, the order of unsigned integers is that of signed ones.
+        least = torch.iinfo(torch.int64).min
+        low, high = _extremes(tensor.view(torch.int64) ^ least)
+        return low - least, high - least
+    found = _computable(tensor).detach().aminmax()
+    return found.min.item(), found.max.item()
+
+
+def _finite_extremes(tensor: torch.Tensor) -> tuple[float, float]:
+    values = _computable(tensor)
+    finite = values[values.isfinite()]
+    return _extremes(finite) if finite.numel() else (0.0, 0.0)
+
+
+def _float_to_integer(
+    tensor: torch.Tensor, dtype: torch.dtype, on_overflow: OnOverflow, path: str
+) -> torch.Tensor:
+    if dtype is torch.bool and on_overflow == "wrap":
+        return tensor.to(dtype)
+    low, high = _extremes(tensor)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        value = low if math.isfinite(high) else high
+        reason = f"{value} has no {dtype_name(dtype)}; mask such values before the conversion"
+        raise _error(path, reason)
+    if on_overflow == "clamp":
+        return _rounded(tensor, dtype)
+    held = _holds(dtype)
+    if low < held.low or high > held.high:
+        raise _misfit(path, high if high > held.high else low, tensor.dtype, dtype)
+    values = _computable(tensor)
+    if on_overflow == "raise" and not torch.equal(values, whole := values.trunc()):
+        fraction = values[values != whole][0].item()
+        reason = (
+            f"{fraction} has no {dtype_name(dtype)}; round before the conversion, or pass "
+            "on_overflow='clamp' to round or 'wrap' to cut off"
+        )
+        raise _error(path, reason)
+    return tensor.to(dtype)
+
+
+def _rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    # Of an integer's limits, a float may lack the upper, but never the one after it.
+    low, high = _holds(dtype)
+    values = tensor.to(torch.float64).round()
+    over, under = values >= float(high + 1), values < low
+    inside = torch.where(over | under, 0.0, values).to(dtype)
+    # Into the wider unsigned ones torch cannot write; as signed, their highest is -1.
+    signed = _SIGNED.get(dtype)
+    written = inside if signed is None else inside.view(signed)
+    written[over] = high if signed is None else -1
+    written[under] = low
+    return inside
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def _clamped(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    # A narrow float may lack the limits of another: bfloat16 has no 65504.
+    values = tensor.double() if tensor.is_floating_point() else _computable(tensor)
+    target, own = _holds(dtype), _holds(values.dtype)
+    clamped = values.clamp(max(target.low, own.low), min(target.high, own.high))
+    if values.is_floating_point():
+        clamped = torch.where(values.isinf(), values, clamped)
+    return clamped.to(dtype)
+
+
+def _misfit(path: str, value: float, source: torch.dtype, dtype: torch.dtype) -> ConversionError:
+    if dtype.is_floating_point and not source.is_floating_point:
+        most = int(2 / torch.finfo(dtype).eps)
+        held = f"has every integer only from {-most} to {most}"
+    else:
+        low, high = _holds(dtype)
+        held = f"holds {low} to {high}"
+    reason = (
+        f"{value} does not fit into {dtype_name(dtype)}, which {held}. "
+        "Choose a wider dtype, or pass on_overflow='clamp' or 'wrap'"
+    )
+    return _error(path, reason)
+
+
+def _error(path: str, reason: str) -> ConversionError:
+    return ConversionError(f"{path or 'the value'}: {reason}.")

@@ -1,0 +1,76 @@
+"""How many bytes a conversion saves, key by key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class ReportRow(NamedTuple):
+    """One tensor, array or number: what it was and what it became."""
+
+    key: str
+    dtype_before: str
+    dtype_after: str
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionReport:
+    """What a converter did to a batch, as measured on it.
+
+    >>> report = ConversionReport(rows=(ReportRow("mask", "int64", "uint8", 4096, 512),))
+    >>> report.bytes_before, report.bytes_after, report.saved
+    (4096, 512, 0.875)
+    >>> print(report)
+    key    before  after  bytes before  bytes after   saved
+    mask   int64   uint8         4,096          512  87.5 %
+    total                        4,096          512  87.5 %
+    """
+
+    rows: tuple[ReportRow, ...]
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes of all tensors, arrays and numbers before."""
+        return sum(row.bytes_before for row in self.rows)
+
+    @property
+    def bytes_after(self) -> int:
+        """Bytes of all tensors, arrays and numbers after."""
+        return sum(row.bytes_after for row in self.rows)
+
+    @property
+    def saved(self) -> float:
+        """The share of the bytes that is no longer there, from 0 to 1."""
+        return saved(self.bytes_before, self.bytes_after)
+
+    def __str__(self) -> str:
+        total = ReportRow("total", "", "", self.bytes_before, self.bytes_after)
+        lines: list[tuple[str, ...]] = [
+            ("key", "before", "after", "bytes before", "bytes after", "saved")
+        ]
+        lines += [_cells(row) for row in (*self.rows, total)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if number < _TEXTS else cell.rjust(width)
+                for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in lines
+        )
+
+
+_TEXTS = 3  # columns that stand to the left
+
+
+def saved(before: int, after: int) -> float:
+    """Return which share of the bytes before is saved."""
+    return 1 - after / before if before else 0.0
+
+
+def _cells(row: ReportRow) -> tuple[str, ...]:
+    share = f"{saved(row.bytes_before, row.bytes_after):.1%}".replace("%", " %")
+    sizes = f"{row.bytes_before:,}", f"{row.bytes_after:,}"
+    return row.key or "(batch)", row.dtype_before, row.dtype_after, *sizes, share

@@ -1,0 +1,598 @@
+"""Batches come out with other dtypes, and with nothing else changed."""
+
+import copy
+import pickle
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import plain
+from torch.utils.data import Dataset
+
+from dataporter import OptionError, OptionTypeError
+from dataporter.converters import DtypeConverter, KeyBasedDtypeConverter
+from dataporter.errors import ConversionError, DataPorterError, UnmatchedKeyWarning
+
+halved = DtypeConverter("float16")
+
+# What a dtype may be
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float16", "torch.float16", "half", torch.float16, torch.half, np.float16, np.dtype("f2")],
+    ids=repr,
+)
+def test_a_dtype_may_be_said_in_many_ways(dtype):
+    assert DtypeConverter(dtype)(torch.ones(1)).dtype is torch.float16
+    assert KeyBasedDtypeConverter({"x": dtype})({"x": 1})["x"].dtype is torch.float16
+
+
+@pytest.mark.parametrize("dtype", ["flaot16", "float_16", "torch.flot16"])
+def test_an_unknown_dtype_is_refused_with_the_one_that_was_meant(dtype):
+    with pytest.raises(OptionError, match="Did you mean 'float16'") as raised:
+        DtypeConverter(dtype)
+    assert repr(dtype) in str(raised.value)
+    with pytest.raises(OptionError, match="the dtype for 'image' is unknown"):
+        KeyBasedDtypeConverter({"image": dtype})
+
+
+@pytest.mark.parametrize("dtype", ["qint8", torch.qint8, "", "int4", np.dtype("U3"), np.datetime64])
+def test_a_dtype_that_cannot_be_converted_to_is_refused(dtype):
+    with pytest.raises(OptionError, match="Known are bfloat16, bool"):
+        DtypeConverter(dtype)
+
+
+@pytest.mark.parametrize("dtype", [float, None, 16, torch.ones(1)], ids=repr)
+def test_what_is_no_dtype_is_refused(dtype):
+    with pytest.raises(OptionTypeError, match="must be a name such as 'float16'"):
+        DtypeConverter(dtype)
+
+
+def test_other_arguments_are_checked():
+    with pytest.raises(OptionError, match=r"'raise', 'clamp' or 'wrap', found 'ignore'"):
+        DtypeConverter("int8", on_overflow="ignore")
+    with pytest.raises(OptionError, match="'raise', 'clamp' or 'wrap'"):
+        KeyBasedDtypeConverter({}, on_overflow=None)
+    with pytest.raises(OptionTypeError, match="conversions must be a dict"):
+        KeyBasedDtypeConverter("float16")
+    with pytest.raises(OptionTypeError, match="a key must be a path"):
+        KeyBasedDtypeConverter({1.5: "int8"})
+    with pytest.raises(OptionError, match="a key must not be empty"):
+        KeyBasedDtypeConverter({"": "int8"})
+
+
+# What is converted
+
+
+def test_all_tensors_and_arrays_are_converted_and_nothing_else():
+    batch = {
+        "image": torch.ones(2),
+        "label": torch.tensor([1, 2]),
+        "mask": torch.tensor([True]),
+        "array": np.ones(2),
+        "text": ["a", "b"],
+        "number": 5,
+        "none": None,
+        "date": np.array(["2026-11-15"], "datetime64[D]"),
+        "objects": np.array([None, "a"]),
+    }
+    converted = halved.convert_batch(batch)
+    for name in ("image", "label", "mask"):
+        assert converted[name].dtype is torch.float16
+    assert converted["array"].dtype == np.float16
+    for name in ("text", "number", "none", "date", "objects"):
+        assert converted[name] is batch[name]
+
+
+def test_floating_only_leaves_labels_and_masks_alone():
+    batch = [torch.ones(1), torch.tensor([70000]), torch.tensor([True]), np.ones(1), np.arange(2)]
+    converted = DtypeConverter("bfloat16", floating_only=True)(batch)
+    assert [part.dtype for part in converted[:4]] == [
+        *(torch.bfloat16, torch.int64, torch.bool, torch.bfloat16)
+    ]
+    assert converted[4] is batch[4]
+
+
+def test_a_bare_tensor_or_array_is_a_batch_too():
+    assert halved(torch.ones(2)).dtype is torch.float16
+    assert halved(np.ones(2)).dtype == np.float16
+    assert halved("text") == "text"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.ones(()),
+        np.ones((2, 0)),
+        np.arange(6.0)[::-1],
+        np.arange(6.0).reshape(2, 3).T,
+        np.arange(3).astype(">i4"),
+        np.frombuffer(b"\1\2", np.uint8),
+    ],
+    ids=["0-d", "empty", "backwards", "transposed", "big-endian", "read-only"],
+)
+def test_arrays_of_any_layout_become_arrays(array):
+    converted = halved(array)
+    assert type(converted) is np.ndarray
+    assert (converted.dtype, converted.shape) == (np.float16, array.shape)
+    np.testing.assert_array_equal(converted, array)
+    assert not np.shares_memory(converted, array)
+
+
+def test_numpy_scalars_become_numpy_scalars():
+    converted = halved(np.float64(1.5))
+    assert type(converted) is np.float16
+    assert converted == 1.5
+
+
+def test_arrays_become_tensors_where_numpy_lacks_the_dtype():
+    converted = DtypeConverter("bfloat16")(np.ones(2))
+    assert torch.equal(converted, torch.ones(2, dtype=torch.bfloat16))
+
+
+def test_arrays_are_checked_as_tensors_are():
+    convert = KeyBasedDtypeConverter({"ids": "int16"})
+    with pytest.raises(ConversionError, match=r"^ids: 40000 does not fit into int16"):
+        convert({"ids": np.array([1, 40000])})
+    with pytest.raises(ConversionError, match=r"^ids: 40000 does not fit into int16"):
+        convert({"ids": np.int64(40000)})
+    clamp = KeyBasedDtypeConverter({"ids": "int16"}, on_overflow="clamp")
+    assert clamp({"ids": np.array([1, 40000])})["ids"].tolist() == [1, 32767]
+
+
+# Numbers under named keys
+
+
+@pytest.mark.parametrize("number", [3, True, 3.0, 2**40])
+def test_a_plain_number_becomes_a_tensor_of_that_dtype_where_it_is_named(number):
+    row = KeyBasedDtypeConverter({"label": "int64"})({"label": number, "other": number})
+    assert torch.equal(row["label"], torch.tensor(number, dtype=torch.int64))
+    assert row["other"] is number
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shape"), [([1, 2, 3], (3,)), ([[1, 2], [3, 4]], (2, 2)), ([], (0,))]
+)
+def test_a_list_of_numbers_becomes_one_tensor_where_it_is_named(numbers, shape):
+    row = KeyBasedDtypeConverter({"ids": "int32"})({"ids": numbers})
+    assert (row["ids"].dtype, row["ids"].shape) == (torch.int32, shape)
+    assert row["ids"].tolist() == numbers
+
+
+def test_rows_of_unequal_lengths_become_one_tensor_each():
+    row = KeyBasedDtypeConverter({"ids": "int32"})({"ids": [[1, 2], [3]]})
+    assert [part.tolist() for part in row["ids"]] == [[1, 2], [3]]
+    assert {part.dtype for part in row["ids"]} == {torch.int32}
+
+
+def test_lists_with_anything_but_numbers_stay():
+    row = {"x": ["a", "b"], "y": [1, None]}
+    converted = KeyBasedDtypeConverter({"x": "int32", "y": "int32"})(row)
+    assert converted == row
+
+
+@pytest.mark.parametrize("number", [300, -1, 2**64, 2**100, 0.5, float("nan")])
+def test_a_plain_number_that_does_not_fit_is_refused(number):
+    with pytest.raises(ConversionError, match=r"^label: "):
+        KeyBasedDtypeConverter({"label": "uint8"})({"label": number})
+
+
+# Containers
+
+
+class Pair(NamedTuple):
+    image: Any
+    label: Any
+
+
+@dataclass
+class Mutable:
+    image: Any
+    label: Any
+    seen: list = field(default_factory=list, init=False)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    image: Any
+    label: Any
+    total: Any = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "total", 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    image: Any
+    label: Any
+
+
+class Row(dict):
+    """A dict that also has attributes."""
+
+    origin = None
+
+
+class FrozenMapping(Mapping):
+    def __init__(self, items):
+        self._items = dict(items)
+
+    def __getitem__(self, key):
+        return self._items[key]
+
+    def __iter__(self):
+        return iter(self._items)
+
+    def __len__(self):
+        return len(self._items)
+
+
+class Items(list):
+    """A list that also has attributes."""
+
+
+def row_with_origin(items):
+    row = Row(items)
+    row.origin = "shard 3"
+    return row
+
+
+CONTAINERS = {
+    "dict": dict,
+    "OrderedDict": OrderedDict,
+    "defaultdict": lambda items: defaultdict(list, items),
+    "UserDict": UserDict,
+    "dict subclass": row_with_origin,
+    "mapping": FrozenMapping,
+    "namedtuple": lambda items: Pair(**items),
+    "old namedtuple": lambda items: namedtuple("Old", "image label")(**items),  # noqa: PYI024
+    "dataclass": lambda items: Mutable(**items),
+    "frozen dataclass": lambda items: Frozen(**items),
+    "slotted dataclass": lambda items: Slotted(**items),
+}
+
+
+def part(container, name):
+    return container[name] if isinstance(container, Mapping) else getattr(container, name)
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_containers_keep_their_class_and_the_original_is_unchanged(kind):
+    image, label = torch.ones(2), torch.tensor(3)
+    batch = CONTAINERS[kind]({"image": image, "label": label})
+    nested = {"inputs": [batch]}
+    for converter, where in (
+        (KeyBasedDtypeConverter({"image": "float16"}), batch),
+        (KeyBasedDtypeConverter({"inputs[0].image": "float16"}), nested),
+    ):
+        converted = converter(where)
+        converted = converted["inputs"][0] if where is nested else converted
+        assert type(converted) is type(batch)
+        assert part(converted, "image").dtype is torch.float16
+        assert part(converted, "label") is label
+        assert part(batch, "image") is image
+        assert image.dtype is torch.float32
+
+
+def test_what_else_a_container_holds_is_kept():
+    convert = KeyBasedDtypeConverter({"image": "float16"})
+    items = {"image": torch.ones(2), "label": 3}
+    assert convert(defaultdict(list, items)).default_factory is list
+    assert list(convert(OrderedDict(reversed(items.items())))) == ["label", "image"]
+    assert convert(row_with_origin(items)).origin == "shard 3"
+    assert convert(Frozen(**items)).total == 2
+    seen = Mutable(**items)
+    seen.seen = ["here"]
+    assert convert(seen).seen is seen.seen
+
+
+def test_lists_and_tuples_are_kept():
+    tensor = torch.ones(1)
+    items = Items([tensor, "a"])
+    items.origin = "shard 3"
+    converted = halved((items, [tensor], (tensor,), torch.Size([2])))
+    assert [type(part) for part in converted] == [Items, list, tuple, torch.Size]
+    assert converted[0].origin == "shard 3"
+    assert items[0] is tensor
+    assert converted[1][0].dtype is torch.float16
+
+
+def test_a_batch_in_which_nothing_changes_is_handed_on():
+    batch = {"x": torch.ones(1, dtype=torch.float16), "y": ["a", ("b", None)]}
+    assert halved(batch) is batch
+
+
+def test_parts_that_do_not_change_are_shared():
+    batch = {"x": torch.ones(1), "meta": {"name": ["a"]}}
+    assert halved(batch)["meta"] is batch["meta"]
+
+
+def test_what_is_there_twice_is_one_thing_in_the_result_too():
+    ids = torch.arange(4)
+    convert = KeyBasedDtypeConverter({"input_ids": "int32", "labels": "int32", "raw": "int16"})
+    batch = convert({"input_ids": ids, "labels": ids, "raw": ids})
+    assert batch["input_ids"] is batch["labels"]
+    assert batch["raw"].dtype is torch.int16
+
+
+def test_a_mapping_that_makes_its_items_when_asked_is_converted_right():
+    class Lazy(FrozenMapping):
+        def __getitem__(self, key):
+            value = self._items[key]
+            return torch.full((2,), value) if isinstance(value, float) else value
+
+    converted = halved(Lazy({str(i): float(i) for i in range(50)}))
+    assert [converted[str(i)].tolist() for i in range(50)] == [[i, i] for i in range(50)]
+
+
+class Unmakeable(FrozenMapping):
+    def __init__(self, items, needed):
+        super().__init__({**items, "needed": needed})
+
+
+def test_a_container_that_cannot_be_made_anew_is_named():
+    with pytest.raises(ConversionError, match=r"^inputs: a Unmakeable cannot be made anew"):
+        halved({"inputs": Unmakeable({"x": torch.ones(1)}, needed=1)})
+
+
+leaves = st.sampled_from(
+    [torch.arange(3.0), torch.tensor(2), np.arange(2.0), np.float64(1.5), "text", None, 7, 2.5]
+)
+batches = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.sampled_from(["a", "b", "c.d", 0]), inner, max_size=3)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Frozen, inner, inner)
+    ),
+    max_leaves=8,
+)
+
+
+def everything(batch):
+    """A batch as builtins, with the types of its containers but no dtypes."""
+    if isinstance(batch, Pair | Frozen):
+        return type(batch).__name__, everything(batch.image), everything(batch.label)
+    if isinstance(batch, dict):
+        return {key: everything(value) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(everything(value) for value in batch)
+    return batch.tolist() if hasattr(batch, "tolist") else batch
+
+
+def dtypes(batch):
+    if isinstance(batch, Pair | Frozen):
+        return dtypes(batch.image) | dtypes(batch.label)
+    if isinstance(batch, dict):
+        return dtypes(list(batch.values()))
+    if isinstance(batch, list | tuple):
+        return set().union(*map(dtypes, batch))
+    return {str(batch.dtype).removeprefix("torch.")} if hasattr(batch, "dtype") else set()
+
+
+@given(batches)
+def test_any_batch_has_the_same_values_in_the_same_containers(batch):
+    before = copy.deepcopy(batch)
+    converted = halved(batch)
+    assert everything(converted) == everything(batch) == everything(before)
+    assert dtypes(converted) <= {"float16"}
+    assert dtypes(batch) == dtypes(before)
+
+
+# Keys
+
+
+def nested():
+    return {
+        "image": torch.ones(1),
+        "inputs": {"image": torch.ones(1), "depth": torch.ones(1)},
+        "arrays": [np.ones(1), np.ones(1)],
+        "boxes": [{"xy": torch.ones(1), "id": 5}, {"xy": torch.ones(1), "id": 6}],
+        "left.png": torch.ones(1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("image", {"image"}),
+        ("inputs.image", {"inputs.image"}),
+        ("inputs", {"inputs.image", "inputs.depth"}),
+        ("*.image", {"inputs.image"}),
+        ("inputs.*", {"inputs.image", "inputs.depth"}),
+        ("arrays[0]", {"arrays[0]"}),
+        ("arrays", {"arrays[0]", "arrays[1]"}),
+        ("arrays[*]", {"arrays[0]", "arrays[1]"}),
+        ("boxes[1].xy", {"boxes[1].xy"}),
+        ("boxes[*].xy", {"boxes[0].xy", "boxes[1].xy"}),
+        ("boxes.*.xy", {"boxes[0].xy", "boxes[1].xy"}),
+        ("*.*.xy", {"boxes[0].xy", "boxes[1].xy"}),
+        ("left.png", {"left.png"}),
+    ],
+)
+def test_a_key_is_a_path_from_the_batch(key, named):
+    report = KeyBasedDtypeConverter({key: "float16"}, strict=True).report(nested())
+    assert {row.key for row in report.rows if row.dtype_after == "float16"} == named
+    assert {row.dtype_before for row in report.rows} == {"float32", "float64"}
+
+
+def test_a_number_names_a_place_in_a_tuple():
+    image, label = KeyBasedDtypeConverter({0: "float16", 1: "int32"})((torch.ones(1), 3))
+    assert (image.dtype, label.dtype) == (torch.float16, torch.int32)
+
+
+def test_a_bare_star_names_everything():
+    converted = KeyBasedDtypeConverter({"*": "float16"})((torch.ones(1), {"x": torch.ones(1)}))
+    assert (converted[0].dtype, converted[1]["x"].dtype) == (torch.float16, torch.float16)
+
+
+def test_the_longer_key_wins_then_the_one_with_fewer_stars():
+    convert = KeyBasedDtypeConverter(
+        {"inputs.*": "float64", "inputs": "int8", "inputs.depth": "float16", "*.image": "int16"}
+    )
+    inputs = convert(nested())["inputs"]
+    assert (inputs["image"].dtype, inputs["depth"].dtype) == (torch.float64, torch.float16)
+    whole = KeyBasedDtypeConverter({"inputs": "int8", "inputs.depth": "float16"})(nested())
+    assert whole["inputs"]["image"].dtype is torch.int8
+    assert whole["inputs"]["depth"].dtype is torch.float16
+
+
+def test_a_part_of_a_name_is_no_match():
+    batch = {"images": torch.ones(1), "image_2": torch.ones(1), "im": torch.ones(1)}
+    converter = KeyBasedDtypeConverter({"image": "float16"})
+    with pytest.warns(UnmatchedKeyWarning):
+        assert converter(batch) is batch
+
+
+def test_keys_that_a_batch_lacks_are_ignored():
+    convert = KeyBasedDtypeConverter({"input_ids": "int32", "pixel_values": "float16"})
+    assert convert({"input_ids": 3, "text": "a"})["input_ids"].dtype is torch.int32
+    assert convert({"text": "a"}) == {"text": "a"}
+
+
+def test_a_key_that_looks_misspelled_is_told_once():
+    convert = KeyBasedDtypeConverter({"lable": "int32"})
+    with pytest.warns(UnmatchedKeyWarning, match="'lable' matches nothing.*mean 'label'"):
+        convert({"label": 3})
+    convert({"label": 3})
+
+
+def test_a_key_that_is_further_inside_is_told():
+    convert = KeyBasedDtypeConverter({"image": "float16"})
+    with pytest.warns(UnmatchedKeyWarning, match=r"mean 'inputs\.image'"):
+        convert({"inputs": {"image": torch.ones(1)}})
+
+
+def test_a_key_similar_to_another_key_of_the_converter_is_not_misspelled():
+    convert = KeyBasedDtypeConverter({"label": "int32", "labels": "int32"})
+    assert convert({"label": 3})["label"].dtype is torch.int32
+
+
+def test_strict_refuses_a_key_that_matches_nothing_and_says_what_was_meant():
+    convert = KeyBasedDtypeConverter({"image": "float16", "lable": "int32"}, strict=True)
+    for _ in range(2):
+        with pytest.raises(ConversionError) as raised:
+            convert({"image": torch.ones(1), "label": 3})
+        assert str(raised.value) == (
+            "the key 'lable' matches nothing in the batch. Did you mean 'label'? It has: image, "
+            "label. With strict=False such a key is ignored."
+        )
+    with pytest.raises(ConversionError, match="It has: nothing that has a key"):
+        convert(torch.ones(1))
+
+
+# The report
+
+
+@pytest.mark.parametrize(
+    ("source", "dtype", "saved"),
+    [
+        ("float32", "float16", 0.5),
+        ("int64", "int32", 0.5),
+        ("int64", "int16", 0.75),
+        ("int64", "uint8", 0.875),
+    ],
+)
+@pytest.mark.parametrize("make", [torch.ones, np.ones], ids=["tensor", "array"])
+def test_the_savings_are_measured(make, source, dtype, saved):
+    kinds = torch if make is torch.ones else np
+    report = KeyBasedDtypeConverter({"x": dtype}).report(
+        {"x": make((4, 8), dtype=getattr(kinds, source))}
+    )
+    (row,) = report.rows
+    assert (row.dtype_before, row.dtype_after) == (source, dtype)
+    assert report.saved == saved
+    assert row.bytes_after == 32 * np.dtype(dtype).itemsize
+
+
+def test_the_report_counts_what_is_left_alone_too():
+    batch = {"image": torch.ones(10), "weight": torch.ones(10), "text": ["a"], "n": [1, 2]}
+    report = KeyBasedDtypeConverter({"image": "float16", "n": "int8"}).report(batch)
+    assert [tuple(row) for row in report.rows] == [
+        ("image", "float32", "float16", 40, 20),
+        ("weight", "float32", "float32", 40, 40),
+        ("n", "int64", "int8", 16, 2),
+    ]
+    assert (report.bytes_before, report.bytes_after) == (96, 62)
+
+
+def test_the_report_reads_as_a_table():
+    batch = {"image": torch.ones(1000), "inputs": {"mask": torch.ones(8, dtype=torch.int64)}}
+    report = KeyBasedDtypeConverter({"image": "float16", "inputs.mask": "uint8"}).report(batch)
+    assert str(report).splitlines() == [
+        "key          before   after    bytes before  bytes after   saved",
+        "image        float32  float16         4,000        2,000  50.0 %",
+        "inputs.mask  int64    uint8              64            8  87.5 %",
+        "total                                 4,064        2,008  50.6 %",
+    ]
+
+
+def test_an_empty_report_saves_nothing():
+    assert halved.report({"text": "a"}).saved == 0.0
+    assert halved.report(torch.ones(4)).saved == 0.5
+
+
+# How users call it
+
+
+class OptimizedDataset(Dataset):
+    def __init__(self, base_dataset, converter):
+        self.dataset = base_dataset
+        self.converter = converter
+
+    def __getitem__(self, idx):
+        item = self.dataset[idx]
+        return self.converter.convert_batch(item)
+
+
+def test_a_dataset_that_converts_its_items_works():
+    converter = KeyBasedDtypeConverter(
+        {
+            "image": "float16",
+            "label": "int32",
+            "attention_mask": "uint8",
+            "token_ids": "int32",
+        }
+    )
+    item = {
+        "image": torch.rand(3, 8, 8),
+        "label": 7,
+        "attention_mask": torch.ones(16, dtype=torch.int64),
+        "token_ids": torch.arange(16),
+    }
+    converted = OptimizedDataset([item], converter)[0]
+    assert {name: str(part.dtype) for name, part in converted.items()} == {
+        "image": "torch.float16",
+        "label": "torch.int32",
+        "attention_mask": "torch.uint8",
+        "token_ids": "torch.int32",
+    }
+    assert plain(converted["token_ids"]) == list(range(16))
+
+
+@pytest.mark.parametrize(
+    "converter",
+    [DtypeConverter("int8", on_overflow="clamp"), KeyBasedDtypeConverter({"x": "int8"})],
+    ids=repr,
+)
+def test_converters_go_through_pickle(converter):
+    again = pickle.loads(pickle.dumps(converter))
+    assert repr(again) == repr(converter)
+    assert again({"x": torch.tensor([5])})["x"].dtype is torch.int8
+
+
+def test_errors_go_through_pickle_and_are_of_our_own():
+    with pytest.raises(DataPorterError) as raised:
+        DtypeConverter("int8")(torch.tensor(1000))
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (type(again), str(again)) == (ConversionError, str(raised.value))
