@@ -184,6 +184,18 @@ def test_a_plain_number_that_does_not_fit_is_refused(number):
         KeyBasedDtypeConverter({"label": "uint8"})({"label": number})
 
 
+@pytest.mark.parametrize("numbers", [[2**64, 1], [2**63, -1], [[2**70]]])
+def test_lists_of_numbers_that_no_dtype_holds_are_refused(numbers):
+    for dtype in ("int64", "float32"):
+        with pytest.raises(ConversionError, match=r"^x: .*does not fit into any integer"):
+            KeyBasedDtypeConverter({"x": dtype})({"x": numbers})
+
+
+def test_integers_past_63_bits_are_not_rounded():
+    numbers = [2**64 - 1, 1]
+    assert KeyBasedDtypeConverter({"x": "uint64"})({"x": numbers})["x"].tolist() == numbers
+
+
 # Containers
 
 

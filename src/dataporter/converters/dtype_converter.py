@@ -17,13 +17,13 @@ import torch
 from dataporter.converters.containers import joined, parts_of, with_parts
 from dataporter.converters.dtypes import as_dtype, did_you_mean, dtype_name
 from dataporter.converters.narrowing import OnOverflow, cast
+from dataporter.converters.numbers import KINDS, as_array
 from dataporter.converters.report import ConversionReport, ReportRow
 from dataporter.converters.rules import Rules, as_rules, take_step
 from dataporter.errors import ConversionError, OptionError, UnmatchedKeyWarning
 
 _NUMBERS = (bool, int, float, complex)
 _PLAIN = {str, bytes, type(None), *_NUMBERS}
-_KINDS = "biufc"  # NumPy's letters for numbers
 
 
 class DtypeConverter:
@@ -245,7 +245,7 @@ class _Conversion:
 def _is_array(part: Any) -> bool:
     """Whether it is an array or scalar of NumPy's with numbers that torch has too."""
     is_numpy = isinstance(part, np.generic) or type(part) in (np.ndarray, np.memmap)
-    return is_numpy and part.dtype.kind in _KINDS and part.dtype.alignment <= _LARGEST
+    return is_numpy and part.dtype.kind in KINDS and part.dtype.alignment <= _LARGEST
 
 
 _LARGEST = np.dtype(np.float64).alignment  # that of long doubles, which torch lacks, is larger
@@ -276,12 +276,9 @@ def _as_numbers(part: Any, path: str) -> torch.Tensor | None:
     if type(first) not in _NUMBERS and type(first) is not list:
         return None
     try:
-        array = np.array(part)
-    except ValueError:  # rows of unequal lengths
-        return None
-    if array.dtype.kind in _KINDS:
-        return torch.from_numpy(array)
-    if type(part) is int:
-        msg = f"{path}: {part} does not fit into any integer of torch's, the largest has 64 bits."
-        raise ConversionError(msg)
-    return None
+        array = as_array(part, path)
+    except ValueError as error:
+        if isinstance(error, ConversionError):
+            raise
+        return None  # rows of unequal lengths
+    return None if array is None else torch.from_numpy(array)

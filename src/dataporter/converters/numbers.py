@@ -1,0 +1,44 @@
+"""Plain numbers of Python, read into arrays without becoming other ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.errors import ConversionError
+
+KINDS = "biufc"  # NumPy's letters for numbers
+_BEYOND = 2**63  # the first integer that int64 lacks
+
+
+def as_array(numbers: Any, path: str) -> NDArray[Any] | None:
+    """Read a number, or a list of numbers in equal rows; None if there is anything else.
+
+    Rows of unequal lengths are NumPy's ValueError.
+
+    >>> as_array([[1, 2], [3, 4]], "ids").dtype, as_array([2**64 - 1, 0], "ids").dtype
+    (dtype('int64'), dtype('uint64'))
+    """
+    array = np.array(numbers)
+    if array.dtype.kind in "uf" and (abs(array) >= _BEYOND).any():
+        # Of integers past 63 bits beside smaller ones, NumPy would make floats.
+        return _integers(np.array(numbers, dtype=object), path, otherwise=array)
+    if array.dtype.kind == "O":
+        return _integers(array, path, otherwise=None)
+    return array if array.dtype.kind in KINDS else None
+
+
+def _integers(
+    numbers: NDArray[np.object_], path: str, otherwise: NDArray[Any] | None
+) -> NDArray[Any] | None:
+    if not all(type(number) is int for number in numbers.flat):
+        return otherwise
+    low, high = min(numbers.flat), max(numbers.flat)
+    if low < 0 or high >= 2 * _BEYOND:
+        value = high if high >= 2 * _BEYOND else low
+        beside = "" if high >= 2 * _BEYOND else f" beside {high}"
+        msg = f"{path}: {value}{beside} does not fit into any integer of torch's, of 64 bits."
+        raise ConversionError(msg)
+    return numbers.astype(np.uint64)
