@@ -30,15 +30,14 @@ def as_array(numbers: Any, path: str) -> NDArray[Any] | None:
     return array if array.dtype.kind in KINDS else None
 
 
-def _integers(
-    numbers: NDArray[np.object_], path: str, otherwise: NDArray[Any] | None
-) -> NDArray[Any] | None:
-    if not all(type(number) is int for number in numbers.flat):
+def _integers(numbers: Any, path: str, otherwise: NDArray[Any] | None) -> NDArray[Any] | None:
+    flat: list[Any] = numbers.ravel().tolist()
+    if not all(type(number) is int for number in flat):
         return otherwise
-    low, high = min(numbers.flat), max(numbers.flat)
-    if low < 0 or high >= 2 * _BEYOND:
-        value = high if high >= 2 * _BEYOND else low
-        beside = "" if high >= 2 * _BEYOND else f" beside {high}"
-        msg = f"{path}: {value}{beside} does not fit into any integer of torch's, of 64 bits."
+    low, high = min(flat), max(flat)
+    if high >= 2 * _BEYOND or low < 0:
+        found = f"{high}" if high >= 2 * _BEYOND or high < _BEYOND else f"{high} beside {low}"
+        msg = f"{path}: {found} does not fit into any integer of torch's, which have 64 bits."
         raise ConversionError(msg)
-    return numbers.astype(np.uint64)
+    integers: NDArray[Any] = numbers.astype(np.uint64)
+    return integers
