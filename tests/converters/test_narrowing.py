@@ -242,6 +242,25 @@ def test_tensors_that_are_not_dense_are_refused():
             cast(tensor, torch.float16)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: t.to(memory_format=torch.channels_last),
+        lambda t: t.transpose(0, 3),
+        lambda t: t[:, :, ::2],
+        lambda t: t[:1].expand(5, -1, -1, -1),
+    ],
+    ids=["channels-last", "transposed", "stepped", "expanded"],
+)
+def test_tensors_of_any_layout_are_checked(make):
+    for index in ((0, 0, 0, 0), (0, 2, 2, 3)):
+        tensor = torch.zeros(2, 3, 4, 4)
+        assert torch.equal(cast(make(tensor), torch.float16), make(tensor).half())
+        tensor[index] = 1e6
+        with pytest.raises(ConversionError, match="1000000"):
+            cast(make(tensor), torch.float16)
+
+
 def test_the_memory_format_and_gradients_are_kept():
     image = torch.ones(1, 3, 4, 4).to(memory_format=torch.channels_last)
     assert cast(image, torch.float16).is_contiguous(memory_format=torch.channels_last)

@@ -334,9 +334,14 @@ def test_rows_of_unequal_shapes_are_named():
 
 
 def test_rows_that_are_uneven_in_themselves_are_named():
-    dataset = HFDatasetWrapper(datasets.Dataset.from_dict({"ids": [[[1], [1, 2]]] * 2}))
-    with pytest.raises(ConversionError, match=r"ids: rows of unequal shapes.*\(2, Ellipsis\)"):
-        dataset.collate_fn(dataset.__getitems__([0, 1]))
+    for conversions in ({}, {"ids": "int32"}):
+        dataset = HFDatasetWrapper(
+            datasets.Dataset.from_dict({"ids": [[[1], [1, 2]]] * 2}), conversions
+        )
+        for batch in (dataset.__getitems__([0, 1]), [dataset[0], dataset[1]]):
+            message = r"ids: rows of unequal shapes.*\(2, Ellipsis\)"
+            with pytest.raises(ConversionError, match=message):
+                dataset.collate_fn(batch)
 
 
 @pytest.mark.parametrize("column", [[1, None], [None, 0.5], [[1], None], [[1, None], [1, 2]]])
@@ -344,8 +349,9 @@ def test_missing_numbers_are_named(column):
     rows = datasets.Dataset.from_dict({"x": column})
     for conversions in ({}, {"x": "int32"}):
         dataset = HFDatasetWrapper(rows, conversions, on_overflow="clamp")
-        with pytest.raises(ConversionError, match=r"^x: (row \d|some numbers) of the batch"):
-            dataset.collate_fn(dataset.__getitems__([0, 1]))
+        for batch in (dataset.__getitems__([0, 1]), [dataset[0], dataset[1]]):
+            with pytest.raises(ConversionError, match=r"^x: (row \d|some numbers) of the batch"):
+                dataset.collate_fn(batch)
 
 
 def test_a_value_that_does_not_fit_is_named():
@@ -358,9 +364,12 @@ def test_a_value_that_does_not_fit_is_named():
 def test_numbers_past_63_bits_need_a_dtype():
     rows = datasets.Dataset(pa.table({"x": pa.array([2**64 - 1, 1], pa.uint64())}))
     unnamed, named = HFDatasetWrapper(rows), HFDatasetWrapper(rows, {"x": "uint64"})
-    for batch in (unnamed.__getitems__([0, 1]), [unnamed[0], unnamed[1]]):
+    for read in (
+        lambda: unnamed.__getitems__([0, 1]),
+        lambda: unnamed.collate_fn([unnamed[0], unnamed[1]]),
+    ):
         with pytest.raises(ConversionError, match=r"^x: 18446744073709551615 does not fit"):
-            unnamed.collate_fn(batch)
+            read()
     for batch in (named.__getitems__([0, 1]), [named[0], named[1]]):
         assert named.collate_fn(batch)["x"].tolist() == [2**64 - 1, 1]
 
@@ -438,6 +447,21 @@ def test_batches_are_the_same_from_workers(options):
     assert len(found) == 3
     for ours, theirs in zip(found, wanted, strict=True):
         assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_sample_that_does_not_fit_can_be_left_out(num_workers):
+    rows = datasets.Dataset.from_dict({"label": [1, 300, 3, 4]})
+    dataset = HFDatasetWrapper(rows, {"label": "uint8"})
+    loader = ResumableDataLoader(
+        dataset,
+        batch_size=4,
+        collate_fn=dataset.collate_fn,
+        on_error="skip",
+        num_workers=num_workers,
+    )
+    assert [batch["label"].tolist() for batch in loader] == [[1, 3, 4]]
+    assert [skipped.index for skipped in loader.skipped] == [1]
 
 
 def test_a_subset_is_read_at_once_too(reads):

@@ -23,6 +23,7 @@ from dataporter.converters.rules import Rules, as_rules, take_step
 from dataporter.errors import ConversionError, OptionError, UnmatchedKeyWarning
 
 _NUMBERS = (bool, int, float, complex)
+_NOT_IN_NUMPY = ("bfloat16", "float8")
 _PLAIN = {str, bytes, type(None), *_NUMBERS}
 
 
@@ -230,7 +231,7 @@ class _Conversion:
         if values.dtype.name == name:
             return values
         converted = cast(_as_tensor(values), dtype, self._on_overflow, path)
-        if not hasattr(np, name):
+        if name.startswith(_NOT_IN_NUMPY):
             return converted
         array = converted.numpy()
         return array[()] if isinstance(values, np.generic) else array
@@ -273,8 +274,8 @@ def _as_numbers(part: Any, path: str) -> torch.Tensor | None:
     first = part
     while type(first) is list and first:
         first = first[0]
-    if type(first) not in _NUMBERS and type(first) is not list:
-        return None
+    if type(first) not in _NUMBERS:
+        return None  # an empty list too: nobody knows of what
     try:
         array = as_array(part, path)
     except ValueError as error:

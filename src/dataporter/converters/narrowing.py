@@ -134,7 +134,11 @@ def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
         least = torch.iinfo(torch.int64).min
         low, high = _extremes(tensor.view(torch.int64) ^ least)
         return low - least, high - least
-    found = _computable(tensor).detach().aminmax()
+    if not tensor.is_contiguous():
+        # In the order in which they lie, channels-last images for one take a tenth of the time.
+        strides = tensor.stride()
+        tensor = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
+    found = _computable(tensor).aminmax()
     return found.min.item(), found.max.item()
 
 

@@ -17,6 +17,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import Dataset
 
 from dataporter.converters import KeyBasedDtypeConverter
 from dataporter.converters.dtypes import did_you_mean
@@ -26,7 +27,7 @@ from dataporter.errors import ConversionError, OptionError, OptionTypeError
 from dataporter.utils.fingerprint import dataset_fingerprint
 
 
-class HFDatasetWrapper:
+class HFDatasetWrapper(Dataset[Any]):
     """A Hugging Face dataset, with the columns that are named converted to other dtypes.
 
     >>> rows = [{"text": "good", "label": 1}, {"text": "bad", "label": 0}]  # or a datasets.Dataset
@@ -63,7 +64,7 @@ class HFDatasetWrapper:
         self.converter = KeyBasedDtypeConverter(conversions, on_overflow=on_overflow)
         self._named = set(conversions)
         self._dataset = hf_dataset
-        self._tables = None
+        self._tables: Any = None
         if _is_hugging_face(hf_dataset):
             self._dataset = copy.copy(hf_dataset)  # a format set later is not for this one
             self._tables = _tables_of(self._dataset)
@@ -98,10 +99,21 @@ class HFDatasetWrapper:
         """Return the samples at these indices, read at once."""
         numbers = [as_index(index) for index in indices]
         if self._tables is not None and numbers:
-            return _Rows(self._tables[numbers], self.converter)
+            return self._read(numbers)
         at_once = getattr(self._dataset, "__getitems__", None)
         rows = at_once(numbers) if at_once else [self._dataset[number] for number in numbers]
         return [self.converter.convert_batch(row) for row in rows]
+
+    def _read(self, numbers: list[int]) -> _Rows:
+        table = self._tables[numbers]
+        columns = {}
+        for name in table.column_names:
+            column: Any = _from_arrow(table.column(name))
+            if isinstance(column, np.ndarray) and name not in self._named:
+                column = _as_python_would(column, name)
+            columns[name] = column
+        # Converted here, a value that does not fit is an error of its sample, as in __getitem__.
+        return _Rows(table, self.converter.convert_batch(columns), self.converter)
 
     def collate_fn(self, rows: Sequence[Any]) -> dict[str, Any]:
         """Make a batch of rows: numbers stacked, strings in a list, texts tokenised.
@@ -115,15 +127,7 @@ class HFDatasetWrapper:
         if not rows:
             msg = "collate_fn takes at least one row, found an empty batch."
             raise OptionError(msg)
-        if isinstance(rows, _Rows):
-            columns = {
-                name: _as_python_would(column, name)
-                if isinstance(column, np.ndarray) and name not in self._named
-                else column
-                for name, column in rows.columns().items()
-            }
-        else:
-            columns = _columns_of(rows, "")
+        columns = dict(rows.columns) if isinstance(rows, _Rows) else _columns_of(rows, "")
         if self._tokenizer is not None:
             columns = self._tokenised(columns)
         stacked = {name: _stacked(column, name, self._named) for name, column in columns.items()}
@@ -169,21 +173,15 @@ class HFDatasetWrapper:
 
 
 class _Rows(Sequence[Any]):
-    """Rows that are read but not yet made: whoever wants columns need not make them."""
+    """Rows of which the columns are there: whoever wants those need not make the rows."""
 
-    def __init__(self, table: Any, converter: KeyBasedDtypeConverter) -> None:
+    def __init__(
+        self, table: Any, columns: dict[str, Any], converter: KeyBasedDtypeConverter
+    ) -> None:
+        self.columns = columns
         self._table = table
         self._converter = converter
         self._made: list[Any] | None = None
-
-    def columns(self) -> dict[str, Any]:
-        """The columns: arrays where they are of numbers, else lists."""
-        columns = {}
-        for name in self._table.column_names:
-            column = self._table.column(name)
-            array = _array(column.combine_chunks())
-            columns[name] = column.to_pylist() if array is None else array
-        return columns
 
     def _rows(self) -> list[Any]:
         if self._made is None:
@@ -263,6 +261,11 @@ def _is_plain(feature: Any) -> bool:
     return kind in ("Value", "ClassLabel")
 
 
+def _from_arrow(column: Any) -> NDArray[Any] | list[Any]:
+    array = _array(column.combine_chunks())
+    return column.to_pylist() if array is None else array
+
+
 def _array(column: Any) -> NDArray[Any] | None:
     """Numbers of an Arrow array, also in lists of equal lengths; None for anything else."""
     import pyarrow.compute  # noqa: PLC0415  there wherever a Hugging Face dataset is
@@ -304,9 +307,6 @@ def _stacked(column: Any, path: str, named: set[str]) -> Any:
     if isinstance(first, Mapping):
         inner = _columns_of(column, path)
         return {name: _stacked(part, f"{path}.{name}", named) for name, part in inner.items()}
-    if all(isinstance(part, torch.Tensor) for part in column):
-        _check_shapes([tuple(part.shape) for part in column], path)
-        return torch.stack(column)
     if not any(map(_has_numbers, column)):
         return column
     for number, part in enumerate(column):
@@ -316,6 +316,9 @@ def _stacked(column: Any, path: str, named: set[str]) -> Any:
                 "rows, filter them out, or remove the column."
             )
             raise ConversionError(msg)
+    if all(isinstance(part, torch.Tensor) for part in column):
+        _check_shapes([tuple(part.shape) for part in column], path)
+        return torch.stack(column)
     try:
         array = as_array(column, path)
     except ValueError:
@@ -337,7 +340,7 @@ def _has_numbers(part: Any) -> bool:
         part = part[0]
     if isinstance(part, np.ndarray | np.generic):
         return part.dtype.kind in KINDS
-    return isinstance(part, bool | int | float | complex)
+    return isinstance(part, bool | int | float | complex | torch.Tensor)
 
 
 def _check_shapes(shapes: list[tuple[Any, ...]], path: str) -> None:
