@@ -32,11 +32,13 @@ ROOMS = [
     "resumable_dataloader",
     "converters",
     "datasets",
+    "training",
 ]
 
 
 def test_the_public_surface_is_this():
     assert sorted(dataporter.__all__) == [
+        "CollationError",
         "DataPorterError",
         "DataPorterWarning",
         "NoSampleError",

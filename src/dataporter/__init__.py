@@ -8,6 +8,7 @@ loader.load_state_dict(state)     # in a new process, on any number of ranks
 """
 
 from dataporter.errors import (
+    CollationError,
     DataPorterError,
     DataPorterWarning,
     NoSampleError,
@@ -33,6 +34,7 @@ from dataporter.samplers import ResumableDistributedSampler, ResumableSampler
 __version__ = "0.1.0"
 
 __all__ = [
+    "CollationError",
     "DataPorterError",
     "DataPorterWarning",
     "NoSampleError",

@@ -11,6 +11,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     │   ├── StateFormatError                  this is not a state, or a damaged one
     │   ├── StateVersionError                 the state comes from a newer dataporter
     │   └── StateMismatchError                the state belongs to other data or another order
+    ├── CollationError        (ValueError)    rows that cannot be put into one batch
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
     ├── LaneError             (RuntimeError)  a lane of a dataset cannot be put back or kept
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
@@ -65,6 +66,10 @@ class StateVersionError(StateError):
 
 class StateMismatchError(StateError):
     """The state is sound, but continuing it here would change the data."""
+
+
+class CollationError(DataPorterError, ValueError):
+    """The rows of a batch do not fit each other, or not the collator."""
 
 
 class StaleIteratorError(DataPorterError, RuntimeError):

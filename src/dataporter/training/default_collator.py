@@ -1,0 +1,26 @@
+"""The collator for rows of which nothing is known: stacks what can be stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dataporter.training.rows import check_rows, collate_columns, collate_values, columns_of
+
+
+class DefaultCollator:
+    """Collates as torch's `default_collate` does, and says which row does not fit.
+
+    >>> DefaultCollator()([{"x": 1, "name": "a"}, {"x": 2, "name": "b"}])
+    {'x': tensor([1, 2]), 'name': ['a', 'b']}
+    """
+
+    def __call__(self, rows: Sequence[Any]) -> Any:
+        check_rows(rows)
+        # Subclasses of dict keep their type, which is default collation's to see to.
+        if type(rows[0]) is not dict:
+            return collate_values(rows, "the rows")
+        return collate_columns(columns_of(rows))
+
+    def __repr__(self) -> str:
+        return "DefaultCollator()"

@@ -1,0 +1,65 @@
+"""Masked language modelling: which tokens are to be guessed, and what stands in their place.
+
+The choice for a token is a hash of its row's key and its place in the row. So it does not
+depend on the padding, on the rows around it, or on how many workers there are. A row's key
+is made of the key that the loader gives the batch (see `dataporter.sample_rng`) and the
+row's number in it: a resumed run masks as the uninterrupted one would have, while another
+batch size masks other tokens. Outside of a loader keys are drawn from a torch generator.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dataporter.errors import NoSampleError
+from dataporter.order.keys import key_as_int, mix, uniform
+from dataporter.randomness import sample_rng
+from dataporter.training.ragged import Ragged
+
+# What becomes of a token that was chosen: by BERT's recipe the mask token for 80 %, any
+# token for 10 %, and for the rest itself.
+_MASKED = 0.8
+_MASKED_OR_RANDOM = 0.9
+
+_CHOICE = key_as_int("masking: choice")
+_FATE = key_as_int("masking: fate")
+_TOKEN = key_as_int("masking: token")
+
+# The label of a token that no loss is computed for.
+IGNORED = -100
+
+
+def row_keys(count: int, generator: torch.Generator | None) -> NDArray[np.int64]:
+    """Give a key to each row of the batch that is being collated.
+
+    The generator, or else torch's global one, is drawn from only outside of a loader.
+    """
+    try:
+        key = int(sample_rng().integers(2**63))
+    except NoSampleError:
+        key = int(torch.randint(2**63 - 1, (), generator=generator))
+    return mix(key, np.arange(count)).view(np.int64)
+
+
+def mask_tokens(
+    tokens: Ragged,
+    maskable: NDArray[np.bool_],
+    keys: NDArray[np.int64],
+    *,
+    probability: float,
+    mask_token_id: int,
+    vocab_size: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Choose tokens among the maskable ones and mask them; give the ids and the labels."""
+    counters = np.repeat(keys, tokens.lengths) + tokens.positions()
+    chosen = maskable & (uniform(_CHOICE, counters) < probability)
+    labels = np.where(chosen, tokens.flat, IGNORED)
+    counters = counters[chosen]
+    fate = uniform(_FATE, counters)
+    anything = (uniform(_TOKEN, counters) * vocab_size).astype(np.int64)
+    ids = tokens.flat.copy()
+    kept_or_random = np.where(fate < _MASKED_OR_RANDOM, anything, tokens.flat[chosen])
+    ids[chosen] = np.where(fate < _MASKED, mask_token_id, kept_or_random)
+    return ids, labels

@@ -1,0 +1,251 @@
+"""Which collator a task gets: collators by name, and one of them for each modality."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from dataporter.errors import OptionError, OptionTypeError
+from dataporter.training.default_collator import DefaultCollator
+from dataporter.training.task_spec import TaskSpec
+from dataporter.training.text_collator import LanguageModelingDataCollator
+from dataporter.training.vision_collator import VisionDataCollator
+
+Collator: TypeAlias = Callable[[Any], Any]
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+# The tasks of which the text collator makes the labels, and whether by masking.
+_MASKS = {"lm": False, "causal_lm": False, "masked_lm": True, "mlm": True}
+
+
+def _no_defaults(_: TaskSpec) -> dict[str, Any]:
+    return {}
+
+
+def _text_defaults(task_spec: TaskSpec) -> dict[str, Any]:
+    return {
+        "max_length": task_spec.max_length,
+        "mlm": _MASKS.get(task_spec.task_type, False),
+        "own_labels_only": task_spec.task_type not in _MASKS,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollatorEntry:
+    """A registered collator: `factory` makes it, with the options that follow from its task."""
+
+    name: str
+    modality: str | None
+    description: str
+    factory: Callable[..., Collator]
+    defaults: Callable[[TaskSpec], dict[str, Any]] = _no_defaults
+
+
+class CollatorRegistry:
+    """Makes collators by name, or by the modality of a task.
+
+    >>> registry = CollatorRegistry.get_instance()
+    >>> registry.get_collator(task_spec=TaskSpec.lm_tiny())
+    LanguageModelingDataCollator(causal, max_length=128)
+
+    Add your own by a function that makes one:
+
+    >>> registry = CollatorRegistry()
+    >>> @registry.register("sum", modality="numbers", description="adds up")
+    ... def create_sum(start=0):
+    ...     return lambda rows: sum(rows, start)
+    >>> registry.get_collator(collator_name="sum", start=10)([1, 2])
+    13
+
+    The first collator registered for a modality is the one that its tasks get; later ones
+    go by name. The methods may be called from several threads. A pickled registry is a copy.
+    """
+
+    _instance: CollatorRegistry | None = None
+    _instance_lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries = {entry.name: entry for entry in _BUILT_IN}
+
+    @classmethod
+    def get_instance(cls) -> CollatorRegistry:
+        """The registry that this process shares."""
+        with cls._instance_lock:
+            if cls._instance is None:
+                cls._instance = cls()
+            return cls._instance
+
+    def register(
+        self,
+        name: str,
+        modality: str | None = None,
+        description: str = "",
+        *,
+        replace: bool = False,
+    ) -> Callable[[Factory], Factory]:
+        """Register the function or class that follows as a maker of collators.
+
+        A name that is taken is an error, unless by this very function, as when a notebook's
+        cell is run again; `replace=True` takes it over, modality and all.
+        """
+        if not isinstance(name, str) or not name:
+            msg = f"a collator's name must be a str that is not empty, found {name!r}."
+            raise OptionTypeError(msg)
+
+        def add(factory: Factory) -> Factory:
+            if not callable(factory):
+                msg = f"what makes a collator must be callable, found {type(factory).__name__}."
+                raise OptionTypeError(msg)
+            entry = CollatorEntry(
+                name=name, modality=modality, description=description, factory=factory
+            )
+            with self._lock:
+                before = self._entries.get(name)
+                if before and not replace and not _is_same(before.factory, factory):
+                    msg = (
+                        f"the name {name!r} is taken by a collator for {before.modality}. Choose "
+                        "another, or pass replace=True."
+                    )
+                    raise OptionError(msg)
+                self._entries = {**self._entries, name: entry}
+            return factory
+
+        return add
+
+    def get_collator(
+        self,
+        task_spec: TaskSpec | None = None,
+        collator_name: str | None = None,
+        *,
+        tokenizer: Any = None,
+        **options: Any,
+    ) -> Collator:
+        """Make the collator of this name, or else of this task's modality.
+
+        `task_spec` and `tokenizer` are given to makers that name them; `options` are for
+        the maker, and one that it does not know is an error. A modality that nobody
+        registered gets the default collator, unless it looks like one misspelt.
+        """
+        entries = self._entries
+        if collator_name is not None:
+            if collator_name not in entries:
+                msg = f"there is no collator {collator_name!r}{_known(collator_name, entries)}"
+                raise OptionError(msg)
+            entry = entries[collator_name]
+        else:
+            entry = _entry_for(task_spec, entries)
+        defaults = {} if task_spec is None else entry.defaults(task_spec)
+        offered = {"task_spec": task_spec, "tokenizer": tokenizer}
+        return _make(entry, offered, defaults, options)
+
+    def list_collators(self) -> dict[str, dict[str, str | None]]:
+        """The modality and the description of each collator, by its name.
+
+        >>> sorted(CollatorRegistry().list_collators())
+        ['default', 'text', 'vision']
+        """
+        return {
+            name: {"modality": entry.modality, "description": entry.description}
+            for name, entry in self._entries.items()
+        }
+
+    def reset(self) -> None:
+        """Forget every collator that was registered; the built-in ones stay."""
+        with self._lock:
+            self._entries = {entry.name: entry for entry in _BUILT_IN}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_entries": self._entries}  # locks do not travel
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._lock = threading.Lock()
+        self._entries = state["_entries"]
+
+
+def _entry_for(task_spec: TaskSpec | None, entries: dict[str, CollatorEntry]) -> CollatorEntry:
+    if task_spec is None:
+        return entries["default"]
+    modality = getattr(task_spec, "modality", None)
+    if not isinstance(modality, str):
+        msg = f"task_spec must be a TaskSpec, found {type(task_spec).__name__} {task_spec!r}."
+        raise OptionTypeError(msg)
+    of_modality: dict[str, CollatorEntry] = {}
+    for entry in entries.values():
+        if entry.modality is not None:
+            of_modality.setdefault(entry.modality, entry)
+    if modality in of_modality:
+        return of_modality[modality]
+    if difflib.get_close_matches(modality, of_modality):
+        msg = f"there is no collator for the modality {modality!r}{_known(modality, of_modality)}"
+        raise OptionError(msg)
+    return entries["default"]
+
+
+def _make(
+    entry: CollatorEntry,
+    offered: dict[str, Any],
+    defaults: dict[str, Any],
+    options: dict[str, Any],
+) -> Collator:
+    taken, takes_any = _parameters(entry.factory)
+    for name in options:
+        if name not in taken and not takes_any:
+            msg = f"the collator {entry.name!r} has no option {name!r}{_known(name, taken)}"
+            raise OptionTypeError(msg)
+    implied = {name: value for name, value in offered.items() if name in taken or takes_any}
+    return entry.factory(**{**implied, **defaults, **options})
+
+
+def _parameters(factory: Callable[..., Any]) -> tuple[list[str], bool]:
+    """The names of a maker's parameters, and whether it takes any others."""
+    parameters = inspect.signature(factory).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return (
+        [parameter.name for parameter in parameters if parameter.kind in named],
+        any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
+    )
+
+
+def _known(name: str, known: Collection[str]) -> str:
+    """The end of a message about an unknown name: the one meant, perhaps, and all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else "."
+    return f"{meant} Known are: {', '.join(sorted(known)) or 'none'}."
+
+
+def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether two functions come from the same definition, run twice."""
+    return _origin(one) == _origin(other)
+
+
+def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
+    return factory.__module__, getattr(factory, "__qualname__", repr(factory))
+
+
+_BUILT_IN = (
+    CollatorEntry(
+        name="text",
+        modality="text",
+        description="token sequences: padding, attention masks, causal or masked labels",
+        factory=LanguageModelingDataCollator,
+        defaults=_text_defaults,
+    ),
+    CollatorEntry(
+        name="vision",
+        modality="vision",
+        description="images: scaled to [0, 1] and normalised",
+        factory=VisionDataCollator,
+    ),
+    CollatorEntry(
+        name="default",
+        modality=None,
+        description="anything: torch's default collation",
+        factory=DefaultCollator,
+    ),
+)

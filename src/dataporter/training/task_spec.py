@@ -1,0 +1,64 @@
+"""What a task's rows are, and what is made of them: by this its collator is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dataporter.errors import OptionError, OptionTypeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """A task, by the kind of its data and what is learned from it.
+
+    `modality` chooses the collator: "text", "vision", or one that was registered.
+    `task_type` says what is learned. Of text, "lm" and "masked_lm" have their labels made
+    by the collator; every other task brings its own. `max_length` cuts token sequences.
+
+    >>> TaskSpec.lm_tiny().modality
+    'text'
+    >>> TaskSpec(name="speech", modality="audio", task_type="classification").max_length is None
+    True
+    """
+
+    name: str
+    modality: str
+    task_type: str
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("name", "modality", "task_type"):
+            value = getattr(self, field)
+            if not isinstance(value, str):
+                msg = f"{field} must be a str, found {type(value).__name__} {value!r}."
+                raise OptionTypeError(msg)
+            if not value:
+                msg = f"{field} must not be empty."
+                raise OptionError(msg)
+        length = self.max_length
+        if isinstance(length, bool) or not isinstance(length, int | None):
+            msg = f"max_length must be an int or None, found {type(length).__name__} {length!r}."
+            raise OptionTypeError(msg)
+        if length is not None and length < 1:
+            msg = f"max_length must be at least 1, found {length}."
+            raise OptionError(msg)
+
+    @classmethod
+    def lm_tiny(cls) -> TaskSpec:
+        """Causal language modelling on sequences of up to 128 tokens."""
+        return cls(name="lm_tiny", modality="text", task_type="lm", max_length=128)
+
+    @classmethod
+    def cls_tiny(cls) -> TaskSpec:
+        """Classification of texts of up to 128 tokens."""
+        return cls(name="cls_tiny", modality="text", task_type="classification", max_length=128)
+
+    @classmethod
+    def seq2seq_tiny(cls) -> TaskSpec:
+        """From sequence to sequence, both of up to 128 tokens."""
+        return cls(name="seq2seq_tiny", modality="text", task_type="seq2seq", max_length=128)
+
+    @classmethod
+    def vision_tiny(cls) -> TaskSpec:
+        """Classification of images of any size."""
+        return cls(name="vision_tiny", modality="vision", task_type="classification")

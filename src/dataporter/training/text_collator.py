@@ -1,0 +1,292 @@
+"""Batches of token sequences: padding, attention masks, labels; from ids or from text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dataporter.errors import CollationError, OptionError, OptionTypeError
+from dataporter.training.masking import IGNORED, mask_tokens, row_keys
+from dataporter.training.ragged import Ragged, Side, flatten, is_sequence, padded
+from dataporter.training.rows import check_rows, collate_values, columns_of, take_column
+
+
+class LanguageModelingDataCollator:
+    """Makes one padded batch of token sequences, with attention mask and labels.
+
+    A row is a dict with `input_ids` (a list, an array or a tensor), a dict with `text`, or
+    just the ids or the text. Text is given to the tokenizer: any callable that takes a list
+    of strings and returns `input_ids`, as Hugging Face's do.
+
+    >>> collator = LanguageModelingDataCollator()
+    >>> batch = collator([{"input_ids": [5, 6, 7]}, {"input_ids": [8]}])
+    >>> batch["labels"]
+    tensor([[   5,    6,    7],
+            [   8, -100, -100]])
+    >>> batch["attention_mask"]
+    tensor([[1, 1, 1],
+            [1, 0, 0]])
+
+    Labels: `labels` of the rows are kept, padded with -100. Else they are a copy of the ids,
+    -100 where the attention mask is 0; or with `mlm=True` the ids of the masked tokens, -100
+    elsewhere. With `own_labels_only=True`, for tasks other than language modelling, there are
+    the rows' own `labels` or `label`, or none. Every other column is kept: sequences of
+    numbers are padded with 0, all else is collated as by default.
+
+    `max_length` cuts every sequence; `pad_to_multiple_of` rounds the padded length up, if
+    need be beyond it. What is not given (`padding_side`, `pad_token_id`, `mask_token_id`,
+    `vocab_size`, `special_token_ids`) is asked of the tokenizer. Without one, ids are padded
+    with 0 on the right.
+
+    In a dataporter loader masks follow from the loader's seed, the epoch and the position;
+    elsewhere from `seed` or `generator`, or else torch's global generator.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+        *,
+        mlm: bool = False,
+        mlm_probability: float = 0.15,
+        own_labels_only: bool = False,
+        max_length: int | None = None,
+        padding_side: Side | None = None,
+        pad_to_multiple_of: int | None = None,
+        pad_token_id: int | None = None,
+        mask_token_id: int | None = None,
+        vocab_size: int | None = None,
+        special_token_ids: Sequence[int] | None = None,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if tokenizer is not None and not callable(tokenizer):
+            msg = f"tokenizer must be callable or None, found {type(tokenizer).__name__}."
+            raise OptionTypeError(msg)
+        _check_side(padding_side)
+        for name, number in {
+            "max_length": max_length,
+            "pad_to_multiple_of": pad_to_multiple_of,
+            "vocab_size": vocab_size,
+        }.items():
+            _check_positive(name, number)
+        if mlm and own_labels_only:
+            msg = "mlm=True makes labels, own_labels_only=True forbids it. Drop one of them."
+            raise OptionError(msg)
+        if not 0 < mlm_probability <= 1:
+            msg = f"mlm_probability must be above 0 and at most 1, found {mlm_probability!r}."
+            raise OptionError(msg)
+        if seed is not None and generator is not None:
+            msg = "seed and generator exclude each other, found both. Drop one of them."
+            raise OptionError(msg)
+        self.tokenizer = tokenizer
+        self.mlm = mlm
+        self.mlm_probability = mlm_probability
+        self.own_labels_only = own_labels_only
+        self.max_length = max_length
+        self.padding_side = padding_side
+        self.pad_to_multiple_of = pad_to_multiple_of
+        self.pad_token_id = pad_token_id
+        self.mask_token_id = mask_token_id
+        self.vocab_size = vocab_size
+        self.special_token_ids = special_token_ids
+        self.generator = generator if seed is None else torch.Generator().manual_seed(seed)
+        if mlm:
+            self._mask_token_id()
+            self._vocab_size()
+
+    def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
+        check_rows(rows)
+        columns = self._columns(rows)
+        tokens = _of_integers(flatten(columns.pop("input_ids"), "input_ids"), "input_ids")
+        whole_lengths = tokens.lengths
+        tokens = tokens.cut(self.max_length)
+        places = tokens.places(tokens.width(self.pad_to_multiple_of), self._side())
+
+        given = self._taken(columns, "attention_mask", whole_lengths)
+        attended = None if given is None else given.flat != 0
+        special = self._taken(columns, "special_tokens_mask", whole_lengths)
+        own_labels = take_column(columns, self._label_names())
+
+        ids, labels = tokens.flat, None
+        if own_labels is None and self.mlm:
+            ids, labels = self._masked(tokens, attended, special)
+        elif own_labels is None and not self.own_labels_only:
+            labels = ids if attended is None else np.where(attended, ids, IGNORED)
+        batch: dict[str, Any] = {
+            "input_ids": padded(ids, places, self._fill(places)),
+            "attention_mask": (
+                torch.from_numpy(places.astype(np.int64))
+                if given is None
+                else padded(given.flat, places, 0)
+            ),
+        }
+        if own_labels is not None:
+            batch["labels"] = self._column("labels", own_labels, fill=IGNORED)
+        elif labels is not None:
+            batch["labels"] = padded(labels, places, IGNORED)
+        for name, values in columns.items():
+            batch[name] = self._column(name, values, fill=0)
+        return batch
+
+    def _columns(self, rows: Sequence[Any]) -> dict[str, list[Any]]:
+        """The rows as columns, among them `input_ids`."""
+        if isinstance(rows[0], str):
+            columns = {"text": list(rows)}
+        elif isinstance(rows[0], Mapping):
+            columns = columns_of(rows)
+        else:
+            columns = {"input_ids": list(rows)}
+        if "input_ids" in columns:
+            return columns
+        if "text" not in columns:
+            found = ", ".join(map(repr, columns)) or "(none)"
+            msg = f"the rows have neither 'input_ids' nor 'text', found the columns {found}."
+            raise CollationError(msg)
+        return columns | self._tokenised(columns.pop("text"))
+
+    def _tokenised(self, texts: list[Any]) -> dict[str, list[Any]]:
+        if self.tokenizer is None:
+            msg = (
+                "the rows have 'text' and no 'input_ids', and there is no tokenizer. "
+                "Pass tokenizer=, or tokenise the dataset."
+            )
+            raise CollationError(msg)
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                msg = f"column 'text', row {number}: expected a str, found {text!r}."
+                raise CollationError(msg)
+        limits = {} if self.max_length is None else _truncation(self.max_length)
+        return dict(self.tokenizer(texts, **limits))
+
+    def _taken(
+        self, columns: dict[str, list[Any]], name: str, lengths: NDArray[np.int64]
+    ) -> Ragged | None:
+        """Remove a column that has one number for each token, if it is there."""
+        values = take_column(columns, [name])
+        if values is None:
+            return None
+        column = _of_integers(flatten(values, name), name)
+        unequal = np.flatnonzero(column.lengths != lengths)
+        if unequal.size:
+            number = int(unequal[0])
+            msg = (
+                f"column {name!r}, row {number}: expected {lengths[number]} numbers, one for each "
+                f"of its input_ids, found {column.lengths[number]}."
+            )
+            raise CollationError(msg)
+        return column.cut(self.max_length)
+
+    def _masked(
+        self, tokens: Ragged, attended: NDArray[np.bool_] | None, special: Ragged | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        maskable = ~np.isin(tokens.flat, self._special_token_ids())
+        if attended is not None:
+            maskable &= attended
+        if special is not None:
+            maskable &= special.flat == 0
+        return mask_tokens(
+            tokens,
+            maskable,
+            row_keys(len(tokens.lengths), self.generator),
+            probability=self.mlm_probability,
+            mask_token_id=self._mask_token_id(),
+            vocab_size=self._vocab_size(),
+        )
+
+    def _column(self, name: str, values: list[Any], *, fill: int) -> Any:
+        if not all(map(is_sequence, values)):
+            return collate_values(values, f"column {name!r}")
+        column = flatten(values, name).cut(self.max_length)
+        width = column.width(self.pad_to_multiple_of)
+        return padded(column.flat, column.places(width, self._side()), fill)
+
+    def _label_names(self) -> list[str]:
+        # In language modelling a `label` is the class of the text, no label of its tokens.
+        return ["labels", "label"] if self.own_labels_only else ["labels"]
+
+    def _side(self) -> Side:
+        return self.padding_side or getattr(self.tokenizer, "padding_side", None) or "right"
+
+    def _fill(self, places: NDArray[np.bool_]) -> int:
+        """The id to pad with; a tokenizer needs to have one only if there is padding."""
+        if self.pad_token_id is not None:
+            return self.pad_token_id
+        known = getattr(self.tokenizer, "pad_token_id", None)
+        if known is not None:
+            return int(known)
+        if self.tokenizer is None or places.all():
+            return 0
+        msg = (
+            "the rows need padding, and the tokenizer has no padding token. Pass pad_token_id=, "
+            "or set tokenizer.pad_token, for example to tokenizer.eos_token."
+        )
+        raise OptionError(msg)
+
+    def _mask_token_id(self) -> int:
+        known = self.mask_token_id
+        if known is None:
+            known = getattr(self.tokenizer, "mask_token_id", None)
+        if known is None:
+            msg = (
+                "mlm=True needs a mask token, and no tokenizer says which. Pass mask_token_id=, "
+                "or a tokenizer with mask_token, or leave mlm=False for causal language modelling."
+            )
+            raise OptionError(msg)
+        return int(known)
+
+    def _vocab_size(self) -> int:
+        if self.vocab_size is not None:
+            return self.vocab_size
+        try:
+            return len(self.tokenizer)  # type: ignore[arg-type]  # those that have a length
+        except TypeError:
+            msg = (
+                "mlm=True needs the size of the vocabulary, and no tokenizer has it as its length. "
+                "Pass vocab_size=."
+            )
+            raise OptionError(msg) from None
+
+    def _special_token_ids(self) -> list[int]:
+        given = self.special_token_ids
+        known = getattr(self.tokenizer, "all_special_ids", ()) if given is None else given
+        padding = self.pad_token_id
+        return [*known, self._mask_token_id(), *(() if padding is None else (padding,))]
+
+    def __repr__(self) -> str:
+        kind = "masked" if self.mlm else "causal"
+        return f"{type(self).__name__}({kind}, max_length={self.max_length})"
+
+
+TextCollator = LanguageModelingDataCollator
+
+
+def _truncation(max_length: int) -> dict[str, Any]:
+    return {"truncation": True, "max_length": max_length}
+
+
+def _of_integers(column: Ragged, name: str) -> Ragged:
+    if column.flat.dtype != np.int64:
+        msg = f"column {name!r}: expected integers, found floats. Convert it in the dataset."
+        raise CollationError(msg)
+    return column
+
+
+def _check_side(side: object) -> None:
+    if side not in (None, "left", "right"):
+        msg = f"padding_side must be 'left' or 'right', found {side!r}."
+        raise OptionError(msg)
+
+
+def _check_positive(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name} must be an int or None, found {type(value).__name__} {value!r}."
+        raise OptionTypeError(msg)
+    if value < 1:
+        msg = f"{name} must be at least 1, found {value}."
+        raise OptionError(msg)
