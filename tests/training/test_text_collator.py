@@ -1,0 +1,275 @@
+"""Token batches: what goes in comes out, padded, attended to, and labelled."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_tokenizer import LINES, small_tokenizer
+from transformers import DataCollatorForLanguageModeling
+
+from dataporter import CollationError, OptionError, OptionTypeError
+from dataporter.training import LanguageModelingDataCollator, TaskSpec, TextCollator
+
+TOKENIZER = small_tokenizer()
+# Without the padding token, which transformers' collator takes for padding anywhere.
+ids = st.lists(st.integers(1, 20), max_size=9)
+batches = st.lists(ids, min_size=1, max_size=5)
+sides = st.sampled_from(["left", "right"])
+multiples = st.sampled_from([None, 1, 4, 8])
+kinds = {
+    "lists": list,
+    "tuples": tuple,
+    "arrays": np.array,
+    "small arrays": lambda row: np.array(row, dtype=np.int32),
+    "tensors": torch.tensor,
+    "small tensors": lambda row: torch.tensor(row, dtype=torch.int16),
+}
+
+
+def rows_of(batch, **more):
+    return [{"input_ids": row, **more} for row in batch]
+
+
+@given(batches, sides, multiples, st.integers(0, 30))
+def test_every_row_comes_out_as_it_went_in_and_padding_is_nowhere_attended_to(
+    batch, side, multiple, pad
+):
+    collator = TextCollator(padding_side=side, pad_to_multiple_of=multiple, pad_token_id=pad)
+    out = collator(rows_of(batch))
+    assert list(out) == ["input_ids", "attention_mask", "labels"]
+    assert {tensor.dtype for tensor in out.values()} == {torch.int64}
+    longest = max(1, *map(len, batch))
+    width = out["input_ids"].shape[1]
+    assert longest <= width < longest + (multiple or 1)
+    assert width % (multiple or 1) == 0
+    for row, found, mask, labels in zip(batch, *out.values(), strict=True):
+        gap = width - len(row)
+        here = slice(gap, None) if side == "left" else slice(0, len(row))
+        assert found[here].tolist() == labels[here].tolist() == row
+        assert mask[here].tolist() == [1] * len(row)
+        assert mask.sum() == len(row)
+        assert found.tolist().count(pad) == gap + row.count(pad)
+        assert labels.tolist().count(-100) == gap
+
+
+@settings(max_examples=50)
+@given(st.lists(ids.filter(bool), min_size=1, max_size=5), sides, st.sampled_from([None, 8]))
+def test_batches_equal_those_of_transformers(batch, side, multiple):
+    tokenizer = small_tokenizer(padding_side=side)
+    theirs = DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of=multiple)
+    ours = TextCollator(tokenizer, pad_to_multiple_of=multiple)
+    wanted, found = theirs(rows_of(batch)), ours(rows_of(batch))
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        name: tensor.tolist() for name, tensor in wanted.items()
+    }
+
+
+@given(batches, st.lists(st.sampled_from(sorted(kinds)), min_size=5, max_size=5))
+def test_lists_arrays_and_tensors_are_the_same_rows(batch, chosen):
+    collator = TextCollator()
+    wanted = collator(rows_of(batch))
+    mixed = [kinds[kind](row) for kind, row in zip(chosen, batch, strict=False)]
+    alike = [kinds[chosen[0]](row) for row in batch]
+    for rows in (mixed, alike, rows_of(mixed), rows_of(alike)):
+        found = collator(rows)
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_a_token_that_has_the_padding_id_is_still_attended_to_and_learned():
+    out = TextCollator(TOKENIZER)(rows_of([[0, 5, 0], [0]]))
+    assert out["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert out["labels"].tolist() == [[0, 5, 0], [0, -100, -100]]
+
+
+def test_rows_own_labels_are_kept():
+    rows = [
+        {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]},
+        {"input_ids": [8], "labels": [9]},
+    ]
+    for mlm in (False, True):
+        out = TextCollator(TOKENIZER, mlm=mlm, padding_side="left")(rows)
+        assert out["labels"].tolist() == [[-100, 6, 7], [-100, -100, 9]]
+        assert out["input_ids"].tolist() == [[5, 6, 7], [0, 0, 8]]
+
+
+def test_padding_that_the_rows_bring_along_has_no_labels():
+    row = {"input_ids": [5, 6, 0, 0], "attention_mask": [1, 1, 0, 0]}
+    for mlm in (False, True):
+        out = TextCollator(TOKENIZER, mlm=mlm, mlm_probability=1.0)([row])
+        assert out["attention_mask"].tolist() == [[1, 1, 0, 0]]
+        assert out["labels"].tolist() == [[5, 6, -100, -100]]
+
+
+def test_labels_of_a_seq2seq_task_have_a_length_of_their_own():
+    rows = [
+        {"input_ids": [5], "labels": [6, 7, 8]},
+        {"input_ids": [5, 6], "labels": [7]},
+    ]
+    out = TextCollator(own_labels_only=True)(rows)
+    assert out["labels"].tolist() == [[6, 7, 8], [7, -100, -100]]
+    assert out["input_ids"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["label", "labels"])
+def test_a_text_may_have_a_class(name):
+    rows = [{"input_ids": [5, 6], name: 1}, {"input_ids": [7], name: 0}]
+    assert TextCollator(own_labels_only=True)(rows)["labels"].tolist() == [1, 0]
+
+
+def test_the_class_of_a_text_is_no_label_of_its_tokens():
+    out = TextCollator()([{"input_ids": [5, 6], "label": 1}])
+    assert out["labels"].tolist() == [[5, 6]]
+    assert out["label"].tolist() == [1]
+
+
+def test_without_labels_of_its_own_a_classified_text_has_none():
+    assert "labels" not in TextCollator(own_labels_only=True)(rows_of([[5, 6]]))
+
+
+def test_other_columns_are_kept_and_sequences_padded_with_zero():
+    rows = [
+        {"input_ids": [5, 6], "token_type_ids": [1, 1], "weight": [0.5, 1.5], "id": 7, "name": "a"},
+        {"input_ids": [5], "token_type_ids": [1], "weight": [2.5], "id": 8, "name": "b"},
+    ]
+    out = TextCollator(padding_side="left")(rows)
+    assert out["token_type_ids"].tolist() == [[1, 1], [0, 1]]
+    assert out["weight"].tolist() == [[0.5, 1.5], [0.0, 2.5]]
+    assert out["id"].tolist() == [7, 8]
+    assert out["name"] == ["a", "b"]
+
+
+def test_text_is_tokenised_and_cut_and_empty_lines_are_tolerated():
+    out = TextCollator(TOKENIZER, max_length=6)([{"text": line} for line in LINES])
+    wanted = TOKENIZER(LINES, truncation=True, max_length=6, padding=True, return_tensors="pt")
+    assert torch.equal(out["input_ids"], wanted["input_ids"])
+    assert torch.equal(out["attention_mask"], wanted["attention_mask"])
+    assert "text" not in out
+    assert out["input_ids"].shape[1] == 6
+
+
+def test_a_row_may_be_the_text_itself():
+    rows = [{"text": line} for line in LINES]
+    by_dict, by_text = TextCollator(TOKENIZER)(rows), TextCollator(TOKENIZER)(LINES)
+    assert torch.equal(by_dict["input_ids"], by_text["input_ids"])
+
+
+def by_characters(texts, **limits):
+    cut = limits.get("max_length")
+    return {"input_ids": [list(map(ord, text))[:cut] for text in texts]}
+
+
+def test_any_function_from_texts_to_ids_will_do_as_a_tokenizer():
+    collator = TextCollator(by_characters, max_length=2, pad_token_id=1)
+    out = collator([{"text": "abc"}, {"text": ""}])
+    assert out["input_ids"].tolist() == [[97, 98], [1, 1]]
+    assert out["attention_mask"].tolist() == [[1, 1], [0, 0]]
+
+
+def test_a_batch_of_nothing_but_empty_lines_has_one_column_of_padding():
+    out = TextCollator(by_characters, pad_token_id=1)([{"text": ""}] * 2)
+    assert out["input_ids"].tolist() == [[1], [1]]
+    assert out["labels"].tolist() == [[-100], [-100]]
+
+
+@given(batches, st.integers(1, 6))
+def test_no_sequence_is_longer_than_max_length(batch, longest):
+    rows = [{"input_ids": row, "attention_mask": [1] * len(row), "labels": row} for row in batch]
+    cut = [{name: row[name][:longest] for name in row} for row in rows]
+    found, wanted = TextCollator(max_length=longest)(rows), TextCollator()(cut)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("mlm", [False, True])
+def test_a_collator_is_picklable_with_its_tokenizer_and_generator(mlm):
+    collator = TextCollator(TOKENIZER, mlm=mlm, seed=3)
+    again = pickle.loads(pickle.dumps(collator))
+    for _ in range(2):
+        one, other = collator(LINES), again(LINES)
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_tokenizer_without_a_padding_token_will_do_until_there_is_padding():
+    collator = TextCollator(small_tokenizer("pad_token"))
+    assert collator(rows_of([[1, 2], [3, 4]]))["input_ids"].tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(OptionError, match=r"no padding token\. Pass pad_token_id="):
+        collator(rows_of([[1, 2], [3]]))
+    filled = TextCollator(small_tokenizer("pad_token"), pad_token_id=9)
+    assert filled(rows_of([[1, 2], [3]]))["input_ids"].tolist() == [[1, 2], [3, 9]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "the batch is empty"),
+        ([{"ids": [1]}], "neither 'input_ids' nor 'text', found the columns 'ids'"),
+        ([{"input_ids": [1]}, {"text": "a"}], "row 1 has the columns 'text', but row 0"),
+        ([{"input_ids": [1]}, [2]], "row 1 is a list, but row 0 is a dict"),
+        ([{"input_ids": [1, 2]}, {"input_ids": [[1], [2]]}], r"row 1: .* of shape \(2, 1\)"),
+        ([{"input_ids": [1]}, {"input_ids": None}], r"row 1: .* found NoneType of shape \(\)"),
+        ([{"input_ids": [0.5]}], "'input_ids': expected integers, found floats"),
+        ([{"input_ids": ["a"]}], "row 0: expected numbers"),
+        ([{"input_ids": [1, [2]]}], "row 0: expected a sequence of numbers"),
+        ([{"input_ids": [1], "attention_mask": []}], "row 0: expected 1 numbers, one for each"),
+        ([{"text": "a"}, {"text": None}], "'text', row 1: expected a str, found None"),
+        ([{"input_ids": [1], "x": None}], "'x' cannot be made into one batch: row 0 has None"),
+        (
+            [{"input_ids": [1], "x": torch.zeros(2, n)} for n in (2, 3)],
+            r"'x' .* row 1 has shape \(2, 3\), row 0 has shape \(2, 2\)",
+        ),
+    ],
+)
+def test_rows_that_make_no_batch_are_named(rows, said):
+    with pytest.raises(CollationError, match=said):
+        TextCollator(TOKENIZER)(rows)
+
+
+def test_text_without_a_tokenizer_is_an_error_that_says_so():
+    with pytest.raises(CollationError, match=r"there is no tokenizer\. Pass tokenizer="):
+        TextCollator()([{"text": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"tokenizer": "gpt2"}, OptionTypeError, "tokenizer must be callable or None, found str"),
+        ({"padding_side": "both"}, OptionError, "padding_side must be 'left' or 'right'"),
+        ({"max_length": 0}, OptionError, "max_length must be at least 1, found 0"),
+        ({"pad_to_multiple_of": 2.0}, OptionTypeError, "pad_to_multiple_of must be an int"),
+        ({"mlm": True}, OptionError, r"needs a mask token.*Pass mask_token_id="),
+        ({"mlm": True, "mask_token_id": 4}, OptionError, r"needs the size of.*Pass vocab_size="),
+        ({"mlm_probability": 0}, OptionError, "mlm_probability must be above 0"),
+        ({"mlm": True, "own_labels_only": True}, OptionError, "Drop one of them"),
+        ({"seed": 1, "generator": torch.Generator()}, OptionError, "exclude each other"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_at_once(options, error, said):
+    with pytest.raises(error, match=said):
+        LanguageModelingDataCollator(**options)
+
+
+def test_the_two_names_are_one_class():
+    assert TextCollator is LanguageModelingDataCollator
+
+
+@pytest.mark.parametrize("preset", ["lm_tiny", "cls_tiny", "seq2seq_tiny", "vision_tiny"])
+def test_a_preset_is_named_after_itself_and_is_a_value(preset):
+    spec = getattr(TaskSpec, preset)()
+    assert spec.name == preset
+    assert spec == pickle.loads(pickle.dumps(spec))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"modality": None}, OptionTypeError, "modality must be a str, found NoneType"),
+        ({"task_type": ""}, OptionError, "task_type must not be empty"),
+        ({"max_length": 0}, OptionError, "max_length must be at least 1, found 0"),
+        ({"max_length": "8"}, OptionTypeError, "max_length must be an int or None, found str"),
+    ],
+)
+def test_a_spec_that_makes_no_sense_is_refused(options, error, said):
+    with pytest.raises(error, match=said):
+        TaskSpec(**{"name": "a", "modality": "text", "task_type": "lm", **options})
