@@ -90,13 +90,13 @@ def test_rows_own_labels_are_kept():
         {"input_ids": [8], "labels": [9]},
     ]
     for mlm in (False, True):
-        out = TextCollator(TOKENIZER, mlm=mlm, padding_side="left")(rows)
+        out = TextCollator(TOKENIZER, mlm=mlm, mlm_probability=1.0, padding_side="left")(rows)
         assert out["labels"].tolist() == [[-100, 6, 7], [-100, -100, 9]]
         assert out["input_ids"].tolist() == [[5, 6, 7], [0, 0, 8]]
 
 
 def test_padding_that_the_rows_bring_along_has_no_labels():
-    row = {"input_ids": [5, 6, 0, 0], "attention_mask": [1, 1, 0, 0]}
+    row = {"input_ids": [5, 6, 7, 7], "attention_mask": [1, 1, 0, 0]}
     for mlm in (False, True):
         out = TextCollator(TOKENIZER, mlm=mlm, mlm_probability=1.0)([row])
         assert out["attention_mask"].tolist() == [[1, 1, 0, 0]]

@@ -49,9 +49,8 @@ def test_one_photograph_is_the_same_as_an_array_a_tensor_and_a_pil_image(batch):
         "pil": [Image.fromarray(image) for image in batch],
         "lists": [(image / 255).tolist() for image in batch],
     }
-    forms["mixed"] = [
-        list(forms.values())[number % len(forms)][number] for number in range(len(batch))
-    ]
+    mixture = zip(("arrays", "floats", "pil"), range(len(batch)), strict=False)
+    forms["mixed"] = [forms[form][number] for form, number in mixture]
     for images in forms.values():
         found = pixels_of(images, collator)
         assert found.dtype == torch.float32
