@@ -1,6 +1,8 @@
 """The registry: the right collator for a task, and an answer for everything else."""
 
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -24,6 +26,11 @@ def registry():
 
 def audio_spec():
     return TaskSpec(name="speech", modality="audio", task_type="classification")
+
+
+def test_importing_the_collators_brings_neither_transformers_nor_pil():
+    code = "import sys, dataporter.training; assert not {'transformers', 'PIL'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_there_is_one_instance():
@@ -164,6 +171,21 @@ def test_a_name_that_is_taken_is_not_taken_over_by_accident(registry):
         registry.register("vision")(lambda: None)
     registry.register("vision", modality="vision", replace=True)(lambda: "mine")
     assert registry.get_collator(TaskSpec.vision_tiny()) == "mine"
+
+
+def test_a_function_without_a_name_never_replaces_another(registry):
+    def add(start):
+        registry.register("sum")(lambda: start)
+
+    add(1)
+    with pytest.raises(OptionError, match="'sum' is taken"):
+        add(2)
+
+
+def test_a_maker_that_does_not_tell_its_options_is_given_all(registry):
+    registry.register("plain")(dict)
+    made = registry.get_collator(collator_name="plain", size=3)
+    assert made == {"task_spec": None, "tokenizer": None, "size": 3}
 
 
 def test_a_definition_that_is_run_again_replaces_itself(registry):

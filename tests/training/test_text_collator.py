@@ -168,6 +168,20 @@ def test_any_function_from_texts_to_ids_will_do_as_a_tokenizer():
     assert out["attention_mask"].tolist() == [[1, 1], [0, 0]]
 
 
+def test_a_tokenizer_may_answer_with_tensors_that_it_has_padded():
+    def padding(texts):
+        return TOKENIZER(texts, padding=True, return_tensors="pt")
+
+    found, wanted = TextCollator(padding)(LINES), TextCollator(TOKENIZER)(LINES)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("answer", [{}, {"input_ids": [[1]]}, {"ids": [[1], [2]]}])
+def test_a_tokenizer_that_answers_otherwise_is_an_error(answer):
+    with pytest.raises(CollationError, match="was given 2 texts, expected as many 'input_ids'"):
+        TextCollator(lambda texts: answer)(["a", "b"])
+
+
 def test_a_batch_of_nothing_but_empty_lines_has_one_column_of_padding():
     out = TextCollator(by_characters, pad_token_id=1)([{"text": ""}] * 2)
     assert out["input_ids"].tolist() == [[1], [1]]

@@ -173,7 +173,10 @@ def _entry_for(task_spec: TaskSpec | None, entries: dict[str, CollatorEntry]) ->
         return entries["default"]
     modality = getattr(task_spec, "modality", None)
     if not isinstance(modality, str):
-        msg = f"task_spec must be a TaskSpec, found {type(task_spec).__name__} {task_spec!r}."
+        msg = (
+            f"task_spec must be a TaskSpec, found {type(task_spec).__name__} {task_spec!r}. "
+            "To choose by name, pass collator_name=."
+        )
         raise OptionTypeError(msg)
     of_modality: dict[str, CollatorEntry] = {}
     for entry in entries.values():
@@ -204,7 +207,10 @@ def _make(
 
 def _parameters(factory: Callable[..., Any]) -> tuple[list[str], bool]:
     """The names of a maker's parameters, and whether it takes any others."""
-    parameters = inspect.signature(factory).parameters.values()
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # some that are written in C do not tell
+        return [], True
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return (
         [parameter.name for parameter in parameters if parameter.kind in named],
@@ -221,11 +227,12 @@ def _known(name: str, known: Collection[str]) -> str:
 
 def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     """Whether two functions come from the same definition, run twice."""
-    return _origin(one) == _origin(other)
-
-
-def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
-    return factory.__module__, getattr(factory, "__qualname__", repr(factory))
+    name = getattr(one, "__qualname__", "<lambda>")
+    return (
+        not name.endswith("<lambda>")  # which is the name of all of them
+        and name == getattr(other, "__qualname__", None)
+        and one.__module__ == other.__module__
+    )
 
 
 _BUILT_IN = (

@@ -160,7 +160,14 @@ class LanguageModelingDataCollator:
                 msg = f"column 'text', row {number}: expected a str, found {text!r}."
                 raise CollationError(msg)
         limits = {} if self.max_length is None else _truncation(self.max_length)
-        return dict(self.tokenizer(texts, **limits))
+        encoded = self.tokenizer(texts, **limits)
+        if "input_ids" not in encoded or len(encoded["input_ids"]) != len(texts):
+            msg = (
+                f"the tokenizer was given {len(texts)} texts, expected as many 'input_ids', found "
+                f"{', '.join(f'{len(encoded[name])} {name!r}' for name in encoded) or 'nothing'}."
+            )
+            raise CollationError(msg)
+        return {name: list(encoded[name]) for name in encoded}
 
     def _taken(
         self, columns: dict[str, list[Any]], name: str, lengths: NDArray[np.int64]
