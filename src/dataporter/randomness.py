@@ -64,14 +64,15 @@ class Stream:
 
 
 class _Current:
-    """The sample that a thread is fetching."""
+    """The sample that a thread is fetching, or the batch that it is collating."""
 
-    __slots__ = ("asked", "generator", "key")
+    __slots__ = ("asked", "generator", "key", "sample_keys")
 
     def __init__(self) -> None:
         self.key: int | None = None
         self.generator: np.random.Generator | None = None
         self.asked = False
+        self.sample_keys: Callable[[], Sequence[int]] | None = None
 
     def enter(self, key: int | None) -> None:
         self.key = key
@@ -118,6 +119,16 @@ def sample_rng() -> np.random.Generator:
             raise NoSampleError(msg)
         current.generator = np.random.Generator(np.random.Philox(key=current.key))
     return current.generator
+
+
+def keys_of_samples() -> Sequence[int] | None:
+    """Give the keys of the samples of the batch that is being collated, in its order.
+
+    None where no batch is being collated. With them a collate function can do to a sample
+    what does not depend on the batch around it.
+    """
+    sample_keys = _threads.current.sample_keys
+    return None if sample_keys is None else sample_keys()
 
 
 # What a step was seen to need, and so is given. Plain numbers: an enum's members cost more
@@ -216,13 +227,27 @@ class LazySeeding:
         return results
 
 
-def seeded(function: Callable[[Argument], Result], argument: Argument, key: int) -> Result:
-    """Apply a function with the key as its randomness, seeded in any case."""
+def finished(
+    finish: Callable[[Argument], Result],
+    batch: Argument,
+    key: int,
+    *,
+    sample_keys: Callable[[], Sequence[int]],
+    seeds_globals: bool = True,
+) -> Result:
+    """Apply a function to a batch, with the key as its randomness, seeded in any case.
+
+    With `seeds_globals=False` only `sample_rng()` and `keys_of_samples()` know the batch.
+    """
     current = _threads.current
-    with _put_back_when_done(current), _caller_undisturbed():
-        seed_all(key)
+    with _put_back_when_done(current):
         current.enter(key)
-        return function(argument)
+        current.sample_keys = sample_keys
+        if not seeds_globals:
+            return finish(batch)
+        with _caller_undisturbed():
+            seed_all(key)
+            return finish(batch)
 
 
 def each_seeded(
@@ -335,11 +360,13 @@ class _Watch:
 def _put_back_when_done(current: _Current) -> Iterator[None]:
     """Leave the thread's sample as it was: a dataset may itself iterate a loader."""
     key, generator, asked = current.key, current.generator, current.asked
+    sample_keys, current.sample_keys = current.sample_keys, None
     try:
         yield
     finally:
         current.key, current.generator = key, generator
         current.asked = asked
+        current.sample_keys = sample_keys
 
 
 @contextmanager

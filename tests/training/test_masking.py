@@ -121,13 +121,37 @@ class Sentences:
         return 26
 
     def __getitem__(self, index):
-        return {"input_ids": list(range(5 + 30 * index, 5 + 30 * index + 12 + index % 7))}
+        tokens = range(5 + 30 * index, 5 + 30 * index + 12 + index % 7)
+        return {"input_ids": list(tokens), "index": index}
 
 
-def masked_loader(**options):
+class Faulty(Sentences):
+    """Some samples cannot be fetched."""
+
+    def __getitem__(self, index):
+        if index % 5 == 0:
+            raise ValueError(index)
+        return super().__getitem__(index)
+
+
+def masked_loader(batch_size=4, dataset=None, **options):
     return ResumableDataLoader(
-        Sentences(), 4, shuffle=True, seed=3, collate_fn=masking(seed=None), **options
+        dataset or Sentences(),
+        batch_size,
+        shuffle=True,
+        seed=3,
+        collate_fn=options.pop("collate_fn", masking(seed=None)),
+        **options,
     )
+
+
+def by_sample(batches):
+    """The masked rows of batches, without their padding, by sample."""
+    return {
+        index: (ids[: sum(mask)], labels[: sum(mask)])
+        for batch in batches
+        for ids, mask, labels, index in zip(*batch.values(), strict=True)
+    }
 
 
 def test_masks_are_the_same_for_any_number_of_workers_and_after_every_resume():
@@ -142,6 +166,62 @@ def test_masks_are_the_same_for_any_number_of_workers_and_after_every_resume():
         resumed.load_state_dict(state)
         assert one_pass(resumed) == batches[number:]
         assert one_pass(resumed) == second
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "options"),
+    [(1, {}), (26, {}), (3, {"randomness": False}), (3, {"num_workers": 2})],
+)
+def test_the_mask_of_a_sample_is_the_same_whatever_the_batch_around_it(batch_size, options):
+    wanted = by_sample(one_pass(masked_loader()))
+    assert len(wanted) == 26
+    assert by_sample(one_pass(masked_loader(batch_size, **options))) == wanted
+
+
+def test_masks_go_on_alike_when_the_batch_size_changes_at_a_resume():
+    loader = masked_loader()
+    batches, states = pass_with_states(loader)
+    resumed = masked_loader(9)
+    resumed.load_state_dict(states[2])
+    assert by_sample(one_pass(resumed)) == by_sample(batches[2:])
+
+
+def test_masks_are_alike_on_any_number_of_ranks():
+    ranks = [masked_loader(rank=rank, world_size=2) for rank in range(2)]
+    shared = {index: row for loader in ranks for index, row in by_sample(one_pass(loader)).items()}
+    assert shared == by_sample(one_pass(masked_loader()))
+
+
+def test_a_sample_that_is_left_out_changes_no_other_samples_mask():
+    wanted = by_sample(one_pass(masked_loader(on_error="skip", dataset=Faulty(), batch_size=26)))
+    assert len(wanted) == 20
+    found = by_sample(one_pass(masked_loader(on_error="skip", dataset=Faulty())))
+    assert found == wanted
+
+
+def only_one(rows):
+    return masking(seed=None)(rows[:1])
+
+
+def test_rows_that_are_not_the_samples_are_masked_reproducibly_too():
+    first, again = (one_pass(masked_loader(collate_fn=only_one)) for _ in range(2))
+    assert first == again
+
+
+class Nested(Sentences):
+    """Each sample is masked by itself, in the dataset."""
+
+    def __getitem__(self, index):
+        return plain(masking(seed=None)([super().__getitem__(index)]))
+
+
+def inner_passes(rows):
+    return one_pass(ResumableDataLoader(Nested(), 1, seed=8))
+
+
+def test_a_loader_within_a_collate_function_knows_its_own_samples():
+    wanted = inner_passes(None)
+    assert one_pass(masked_loader(collate_fn=inner_passes, batch_size=1))[0] == wanted
 
 
 def test_masks_are_made_in_spawned_workers_too():

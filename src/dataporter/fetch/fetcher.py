@@ -17,7 +17,7 @@ from torch.utils.data import default_collate, default_convert
 from dataporter.errors import OptionTypeError
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.vectorised import Gather, gather_for
-from dataporter.randomness import LazySeeding, Stream, seeded
+from dataporter.randomness import LazySeeding, Stream, finished
 
 # Reading these runs nobody's code, so nothing can be drawn there.
 _CONTAINERS = (list, tuple, range, dict)
@@ -65,7 +65,6 @@ class Fetcher:
         self.skipped: list[Skipped] = []  # the samples left out so far
         self._fetching = LazySeeding(seeds_globals=randomness)
         self._randomness = randomness
-        self._unseeded = LazySeeding(seeds_globals=False)
         self._convert = _conversion(converter)
         self.collate_with(collate_fn)
         self._gather: Gather | None = None
@@ -105,10 +104,10 @@ class Fetcher:
             empty = None
         rows = _as_rows(indices) if self._gather is not None else None
         if self._gather is not None and rows is not None:
-            batch, finish = self._gather(rows, empty), self._convert
+            batch, finish, kept = self._gather(rows, empty), self._convert, positions
         else:
             wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
-            samples = self._samples(wanted, positions, stream)
+            samples, kept = self._samples(wanted, positions, stream)
             if not samples and len(positions):
                 return EMPTY
             if empty is not None and self._collate is collate:
@@ -119,25 +118,32 @@ class Fetcher:
         if not self._runs_user_code:
             return finish(batch)
         # Seeded in any case: what it did to the samples could not be done again.
-        if self._randomness:
-            return seeded(finish, batch, stream.batch_key(positions))
-        return self._unseeded.map(finish, [batch], keys=lambda: [stream.batch_key(positions)])[0]
+        return finished(
+            finish,
+            batch,
+            stream.batch_key(positions),
+            sample_keys=lambda: stream.sample_keys(kept),
+            seeds_globals=self._randomness,
+        )
 
     def _samples(
         self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
-    ) -> list[Any]:
+    ) -> tuple[list[Any], NDArray[np.int64]]:
+        """The samples that could be fetched, and their positions."""
         try:
-            return self._all_samples(wanted, positions, stream)
+            return self._all_samples(wanted, positions, stream), positions
         except Exception:
             if not self._skips_errors:
                 raise
-        good = []
+        good: list[Any] = []
+        kept = []
         for number, index in enumerate(wanted):
             try:
                 good += self._all_samples([index], positions[number : number + 1], stream)
+                kept.append(number)
             except Exception as error:  # noqa: BLE001  to be left out, whatever it is
                 self.note_skipped(Skipped(stream.epoch, int(positions[number]), index, repr(error)))
-        return good
+        return good, positions[kept]
 
     def note_skipped(self, skipped: Skipped) -> None:
         """List a sample that is left out, and log it."""

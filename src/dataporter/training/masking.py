@@ -1,10 +1,11 @@
 """Masked language modelling: which tokens are to be guessed, and what stands in their place.
 
 The choice for a token is a hash of its row's key and its place in the row. So it does not
-depend on the padding, on the rows around it, or on how many workers there are. A row's key
-is made of the key that the loader gives the batch (see `dataporter.sample_rng`) and the
-row's number in it: a resumed run masks as the uninterrupted one would have, while another
-batch size masks other tokens. Outside of a loader keys are drawn from a torch generator.
+depend on the padding or on the rows around it. In a loader, a row's key is that of its
+sample: the masks are a function of seed, epoch and position, the same after any resume and
+for any number of workers and ranks and any batch size. Where the rows are not the samples
+of the batch one by one, they are numbered under the batch's own key; outside of a loader
+under one that is drawn from a torch generator.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from dataporter.errors import NoSampleError
 from dataporter.order.keys import key_as_int, mix, uniform
-from dataporter.randomness import sample_rng
+from dataporter.randomness import keys_of_samples, sample_rng
 from dataporter.training.ragged import Ragged
 
 # What becomes of a token that was chosen: by BERT's recipe the mask token for 80 %, any
@@ -36,6 +37,9 @@ def row_keys(count: int, generator: torch.Generator | None) -> NDArray[np.int64]
 
     The generator, or else torch's global one, is drawn from only outside of a loader.
     """
+    keys = keys_of_samples()
+    if keys is not None and len(keys) == count:
+        return np.array(keys, dtype=np.uint64).view(np.int64)
     try:
         key = int(sample_rng().integers(2**63))
     except NoSampleError:
