@@ -39,6 +39,11 @@ ROOMS = [
 def test_the_public_surface_is_this():
     assert sorted(dataporter.__all__) == [
         "CollationError",
+        "CheckpointDamagedError",
+        "CheckpointDamagedWarning",
+        "CheckpointError",
+        "CheckpointNotFoundError",
+        "CheckpointWriteError",
         "DataPorterError",
         "DataPorterWarning",
         "NoSampleError",

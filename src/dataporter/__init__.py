@@ -9,6 +9,11 @@ loader.load_state_dict(state)     # in a new process, on any number of ranks
 
 from dataporter.errors import (
     CollationError,
+    CheckpointDamagedError,
+    CheckpointDamagedWarning,
+    CheckpointError,
+    CheckpointNotFoundError,
+    CheckpointWriteError,
     DataPorterError,
     DataPorterWarning,
     NoSampleError,
@@ -35,6 +40,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CollationError",
+    "CheckpointDamagedError",
+    "CheckpointDamagedWarning",
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "CheckpointWriteError",
     "DataPorterError",
     "DataPorterWarning",
     "NoSampleError",

@@ -16,15 +16,21 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── LaneError             (RuntimeError)  a lane of a dataset cannot be put back or kept
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
     ├── SharedGeneratorError  (RuntimeError)  a dataset draws from global generators in threads
-    └── WorkerError           (RuntimeError)  an error in a worker that cannot be rebuilt here
-        ├── WorkerDiedError                   more workers died than are replaced
-        └── WorkerTimeoutError                a batch took longer than `timeout`
+    ├── WorkerError           (RuntimeError)  an error in a worker that cannot be rebuilt here
+    │   ├── WorkerDiedError                   more workers died than are replaced
+    │   └── WorkerTimeoutError                a batch took longer than `timeout`
+    └── CheckpointError       (RuntimeError)  a checkpoint cannot be saved or loaded
+        ├── CheckpointDamagedError            a file is not as it was written
+        ├── CheckpointNotFoundError           (FileNotFoundError too) there is none
+        └── CheckpointWriteError              (OSError too) a full disk, a read-only folder
 
     DataPorterWarning         (UserWarning)
     ├── FastForwardWarning                    a resume has to read data again
     ├── StateMismatchWarning                  a mismatch that `strict=False` let pass
     ├── UnmatchedKeyWarning                   a converter's key that looks misspelled
     └── WorkerRestartWarning                  a worker died and was replaced
+    ├── WorkerRestartWarning                  a worker died and was replaced
+    └── CheckpointDamagedWarning              damaged checkpoints were passed over
 
 A message says what is wrong, what was found, what was expected and what to do.
 """
@@ -100,6 +106,22 @@ class WorkerTimeoutError(WorkerError):
     """A batch was not there in time."""
 
 
+class CheckpointError(DataPorterError, RuntimeError):
+    """A checkpoint cannot be saved or loaded."""
+
+
+class CheckpointDamagedError(CheckpointError):
+    """A checkpoint's file is not as it was written, or never was one."""
+
+
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """There is no such checkpoint, or none at all."""
+
+
+class CheckpointWriteError(CheckpointError, OSError):
+    """The system did not let a checkpoint be written; those that were there are unharmed."""
+
+
 class DataPorterWarning(UserWarning):
     """Base of every warning that dataporter gives."""
 
@@ -118,3 +140,7 @@ class UnmatchedKeyWarning(DataPorterWarning):
 
 class WorkerRestartWarning(DataPorterWarning):
     """A worker process died; it was replaced and its batch fetched again."""
+
+
+class CheckpointDamagedWarning(DataPorterWarning):
+    """Damaged checkpoints were passed over for an older one that is sound."""

@@ -15,3 +15,9 @@ __all__ = [
     "VisionCollator",
     "VisionDataCollator",
 ]
+"""What surrounds a loader in training: its configuration and its checkpoints."""
+
+from dataporter.training.checkpoint import CheckpointManager
+from dataporter.training.training_config import TrainingConfig
+
+__all__ = ["CheckpointManager", "TrainingConfig"]

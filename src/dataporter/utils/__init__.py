@@ -1,1 +1,1 @@
-"""The state's schema (`state_dict`) and what tells one dataset from another (`fingerprint`)."""
+"""The state's schema, what tells datasets apart, steps and timing of a loader."""

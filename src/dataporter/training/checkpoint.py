@@ -1,0 +1,408 @@
+"""`CheckpointManager`: what goes into a run's checkpoints, which of them are kept, and back.
+
+Files and their safety are `checkpoint_file`'s, agreement among ranks is `ranks`'. Here is
+what a checkpoint holds, all of it loadable with `weights_only=True`: the states of model,
+optimizer, scheduler and loader, epoch, step, metrics, the generators of every rank, and
+whatever the user adds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import math
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from dataporter.errors import (
+    CheckpointDamagedError,
+    CheckpointDamagedWarning,
+    CheckpointError,
+    CheckpointNotFoundError,
+    DataPorterError,
+    OptionError,
+    OptionTypeError,
+    StateMismatchError,
+)
+from dataporter.samplers import checked_epoch
+from dataporter.training.checkpoint_file import (
+    Label,
+    checkpoints_in,
+    read,
+    read_label,
+    remove_leftovers,
+    verify,
+    write,
+)
+from dataporter.training.ranks import on_every_rank, on_first_rank, topology
+from dataporter.training.rng_state import get_rng_state, set_rng_state
+
+# What is loaded with weights_only whatever is in it, if that is.
+_PLAIN_CONTAINERS = (dict, OrderedDict, list, tuple, set)
+
+
+class CheckpointManager:
+    """A folder of checkpoints that survives kills, full disks and damaged files.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> manager = CheckpointManager(folder.name, keep_best=1, keep_last=2, metric="val_loss")
+    >>> path = manager.save(model=model, epoch=5, metrics={"val_loss": 0.38})
+    >>> path.name
+    'checkpoint-000001-epoch5.pt'
+    >>> manager.load(model=model)["metrics"]
+    {'val_loss': 0.38}
+    >>> folder.cleanup()
+
+    Nothing is ever removed unless `keep_last` or `keep_best` is given. Then the newest
+    `keep_last` checkpoints (1 if only `keep_best` is given) and the `keep_best` with the
+    lowest `metric` (highest with mode="max"; of equals the newer, NaN last) are kept.
+
+    In a process group every rank calls `save` and `load`: rank 0 writes while the others
+    wait, and all return the same path or raise the same error.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        *,
+        keep_best: int | None = None,
+        keep_last: int | None = None,
+        metric: str | None = None,
+        mode: Literal["min", "max"] = "min",
+    ) -> None:
+        self.checkpoint_dir = _path("checkpoint_dir", checkpoint_dir)
+        for name, count in (("keep_best", keep_best), ("keep_last", keep_last)):
+            if count is not None:
+                _check_count(name, count, least=1)
+        if keep_best is not None and metric is None:
+            msg = f"keep_best={keep_best} needs metric=, the name of the metric that decides."
+            raise OptionError(msg)
+        if mode not in ("min", "max"):
+            msg = f"mode must be 'min' or 'max', found {mode!r}."
+            raise OptionError(msg)
+        self._keep_best = keep_best
+        self._keep_last = keep_last
+        self._metric = metric
+        self._sign = 1 if mode == "min" else -1
+        remove_leftovers(self.checkpoint_dir)
+
+    def save(
+        self,
+        *,
+        epoch: int,
+        model: Any = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        metrics: Mapping[str, Any] | None = None,
+        custom_state: Mapping[str, Any] | None = None,
+        dataloader: Any = None,
+        step: int | None = None,
+    ) -> Path:
+        """Write a new checkpoint, then remove those that are not to be kept.
+
+        Whatever has a `state_dict()` can be given, or a state dict itself. Without `metrics`,
+        as in the middle of an epoch, a checkpoint is not among the best.
+        """
+        contents: dict[str, Any] = {}
+
+        def collect() -> tuple[Any, Any]:
+            contents["epoch"] = checked_epoch(epoch)
+            if step is not None:
+                _check_count("step", step, least=0)
+            contents["step"] = step
+            contents["metrics"] = self._checked_metrics(metrics)
+            contents["custom_state"] = _checked_custom_state(custom_state)
+            contents["model"] = _state_of("model", model)
+            contents["optimizer"] = _state_of("optimizer", optimizer)
+            contents["scheduler"] = _state_of("scheduler", scheduler)
+            return _state_of("dataloader", dataloader), get_rng_state()
+
+        # Every rank takes its states, since taking them may be a collective call.
+        loader_states, rng_states = zip(*on_every_rank(collect), strict=True)
+        contents["dataloaders"] = _without_repetition(loader_states)
+        contents["rng_states"] = list(rng_states)
+        return on_first_rank(lambda: self._write(contents))
+
+    def load(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        dataloader: Any = None,
+        restore_rng: bool = False,
+        map_location: Any = "cpu",
+    ) -> dict[str, Any]:
+        """Return a checkpoint's contents, after putting back the objects that are given.
+
+        Without a path it is the newest one that is sound, with a warning that names damaged
+        ones. The dict has what `save` was given under the same names, states for objects, and
+        `rng_state` and `path`. `restore_rng` puts back the global generators of this rank.
+        """
+        named = None if path is None else _path("path", path)
+        chosen = on_first_rank(lambda: self._newest_sound() if named is None else _verified(named))
+        contents: dict[str, Any] = {}
+        objects = {
+            "dataloader": dataloader,  # first: it refuses what does not fit, the others half do
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+        }
+
+        def restore() -> None:
+            contents.update(read(chosen, map_location), path=chosen)
+            loader_states, rng_states = contents.pop("dataloaders"), contents.pop("rng_states")
+            if dataloader is not None:
+                _check_ranks("the loader's state", loader_states, chosen)
+            if restore_rng:
+                _check_ranks("the random generators' state", rng_states, chosen)
+            contents["dataloader"] = _of_this_rank(loader_states)
+            contents["rng_state"] = _of_this_rank(rng_states)
+            _put_back(objects, contents)
+            if restore_rng:
+                set_rng_state(contents["rng_state"])
+
+        on_every_rank(restore)
+        return contents
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints that there are, oldest first."""
+        return checkpoints_in(self.checkpoint_dir)
+
+    def best(self) -> Path | None:
+        """The checkpoint with the best `metric`, None if none has it."""
+        if self._metric is None:
+            msg = "best() needs CheckpointManager(..., metric=), the metric that decides."
+            raise OptionError(msg)
+        ranked = self._ranked(self._labels())
+        return ranked[0] if ranked else None
+
+    def _write(self, contents: dict[str, Any]) -> Path:
+        label = Label(epoch=contents["epoch"], step=contents["step"], metrics=contents["metrics"])
+        remove_leftovers(self.checkpoint_dir)
+        try:
+            path = write(self.checkpoint_dir, label, lambda file: torch.save(contents, file))
+        except DataPorterError:
+            raise
+        except Exception as error:
+            _explain(error, contents)
+            raise
+        self._remove_others()
+        return path
+
+    def _remove_others(self) -> None:
+        """Remove what is not to be kept; of a file that cannot be read nothing is known."""
+        if self._keep_best is None and self._keep_last is None:
+            return
+        labels = self._labels()
+        newest = list(labels)[-(self._keep_last or 1) :]
+        best = self._ranked(labels)[: self._keep_best or 0]
+        for path in labels.keys() - {*newest, *best}:
+            path.unlink(missing_ok=True)
+
+    def _labels(self) -> dict[Path, Label]:
+        """What the sound checkpoints say of themselves, oldest first."""
+        labels = {}
+        for path in self.checkpoints():
+            try:
+                labels[path] = read_label(path)
+            except DataPorterError:
+                continue
+        return labels
+
+    def _ranked(self, labels: dict[Path, Label]) -> list[Path]:
+        """Those that have the metric, best first."""
+        values = {
+            path: self._sign * label.metrics[self._metric]
+            for path, label in reversed(labels.items())
+            if self._metric is not None and self._metric in label.metrics
+        }
+        return sorted(values, key=lambda path: (math.isnan(values[path]), values[path]))
+
+    def _newest_sound(self) -> Path:
+        damaged: list[CheckpointDamagedError] = []
+        for path in reversed(self.checkpoints()):
+            try:
+                verify(path)
+            except CheckpointDamagedError as error:
+                damaged.append(error)
+            except CheckpointNotFoundError:
+                return self._newest_sound()  # a live writer removed it, having a newer one
+            else:
+                if damaged:
+                    found = "\n".join(map(str, damaged))
+                    msg = f"damaged checkpoints were passed over for {path}:\n{found}"
+                    warnings.warn(msg, CheckpointDamagedWarning, stacklevel=4)
+                return path
+        if damaged:
+            found = "\n".join(map(str, damaged))
+            msg = f"no checkpoint in {self.checkpoint_dir} is sound:\n{found}"
+            raise CheckpointDamagedError(msg)
+        msg = (
+            f"there is no checkpoint in {self.checkpoint_dir}. Look with checkpoints() before "
+            "load() where a run may start anew."
+        )
+        raise CheckpointNotFoundError(msg)
+
+    def _checked_metrics(self, metrics: Mapping[str, Any] | None) -> dict[str, float]:
+        if metrics is None:
+            return {}
+        if not isinstance(metrics, Mapping):
+            msg = f"metrics must be a dict of numbers, found {type(metrics).__name__} {metrics!r}."
+            raise OptionTypeError(msg)
+        checked = {name: _number(name, value) for name, value in metrics.items()}
+        if self._keep_best is not None and self._metric not in checked:
+            near = difflib.get_close_matches(str(self._metric), checked, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            msg = (
+                f"keep_best needs the metric {self._metric!r}, found {sorted(checked)}.{hint} Give "
+                "it, or no metrics at all: then the checkpoint is not among the best."
+            )
+            raise OptionError(msg)
+        return checked
+
+
+def _path(name: str, value: object) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        msg = f"{name} must be a string or a Path, found {type(value).__name__} {value!r}."
+        raise OptionTypeError(msg)
+    return Path(value)
+
+
+def _check_count(name: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name} must be an int or None, found {type(value).__name__} {value!r}."
+        raise OptionTypeError(msg)
+    if value < least:
+        msg = f"{name} must be at least {least}, found {value}."
+        raise OptionError(msg)
+
+
+def _number(name: object, value: Any) -> float:
+    if not isinstance(name, str):
+        msg = f"metrics must have strings for names, found {type(name).__name__} {name!r}."
+        raise OptionTypeError(msg)
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"metrics[{name!r}] must be a number, found {type(value).__name__} {value!r}."
+        raise OptionTypeError(msg)
+    return value
+
+
+def _checked_custom_state(custom_state: Any) -> dict[str, Any]:
+    if custom_state is None:
+        return {}
+    if not isinstance(custom_state, Mapping):
+        kind = type(custom_state).__name__
+        msg = f"custom_state must be a dict, found {kind} {custom_state!r}."
+        raise OptionTypeError(msg)
+    return dict(custom_state)
+
+
+def _state_of(name: str, thing: Any) -> Any:
+    """What is to be saved of an object: its state, or itself if it is one."""
+    if thing is None or isinstance(thing, Mapping):
+        return thing
+    if not callable(getattr(thing, "state_dict", None)):
+        msg = (
+            f"{name} must have state_dict(), found {type(thing).__name__}. Give an object that "
+            "has, its state as a dict, or None."
+        )
+        raise OptionTypeError(msg)
+    return thing.state_dict()
+
+
+def _without_repetition(states: Iterable[Any]) -> list[Any]:
+    """One state if it is the same on every rank, as dataporter's are; else each rank's."""
+    first, *others = states
+    try:
+        same = all(bool(other == first) for other in others)
+    except (RuntimeError, ValueError):  # tensors and arrays do not compare so simply
+        same = False
+    return [first] if same else [first, *others]
+
+
+def _of_this_rank(states: list[Any]) -> Any:
+    """This rank's state, None if they are another number of ranks'."""
+    if len(states) == 1:
+        return states[0]
+    return states[topology().rank] if len(states) == topology().world_size else None
+
+
+def _check_ranks(what: str, states: list[Any], path: Path) -> None:
+    if len(states) not in (1, topology().world_size):
+        msg = (
+            f"{what} in {path} is that of each of {len(states)} ranks, this run has "
+            f"{topology().world_size}. Resume on {len(states)} ranks, or load without it."
+        )
+        raise StateMismatchError(msg)
+
+
+def _verified(path: Path) -> Path:
+    verify(path)
+    return path
+
+
+def _put_back(objects: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
+    """Load states into objects, after a look whether all are there."""
+    given = {name: thing for name, thing in objects.items() if thing is not None}
+    for name in given:
+        if contents[name] is None:
+            msg = (
+                f"{contents['path']} holds no {name}: it was saved without one. "
+                f"Load it without {name}=."
+            )
+            raise CheckpointError(msg)
+    for name, thing in given.items():
+        thing.load_state_dict(contents[name])
+
+
+def _explain(error: Exception, contents: Mapping[str, Any]) -> None:
+    """Raise an error that says where what torch does not save or load is, if it is found."""
+    for name, value in contents.items():
+        culprit = _culprit(name, value)
+        if culprit is not None:
+            msg = (
+                f"{culprit} cannot be in a checkpoint: it would not load with weights_only=True, "
+                "which takes tensors, numbers, strings, bytes, None, and dicts, lists, tuples and "
+                "sets of those. Convert it, for example with str(), .item() or torch.as_tensor()."
+            )
+            raise OptionTypeError(msg) from error
+
+
+def _culprit(name: str, value: Any) -> str | None:
+    """Where in a value something is that does not load, and what it is."""
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, list | tuple | set):
+        parts = enumerate(value)
+    for key, part in parts:
+        culprit = _culprit(f"{name}[{key!r}]", part)
+        if culprit is not None:
+            return culprit
+    if type(value) in _PLAIN_CONTAINERS or _loads(value):
+        return None
+    return f"{name}, a {type(value).__module__}.{type(value).__qualname__},"
+
+
+def _loads(value: Any) -> bool:
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception:  # noqa: BLE001  whatever its pickling does
+        return False
+    return True
