@@ -114,11 +114,12 @@ class CheckpointDamagedError(CheckpointError):
     """A checkpoint's file is not as it was written, or never was one."""
 
 
-class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+# OSError comes first in these two, since it is its constructor that keeps the errno.
+class CheckpointNotFoundError(FileNotFoundError, CheckpointError):
     """There is no such checkpoint, or none at all."""
 
 
-class CheckpointWriteError(CheckpointError, OSError):
+class CheckpointWriteError(OSError, CheckpointError):
     """The system did not let a checkpoint be written; those that were there are unharmed."""
 
 

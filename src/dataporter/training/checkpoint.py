@@ -80,6 +80,9 @@ class CheckpointManager:
         mode: Literal["min", "max"] = "min",
     ) -> None:
         self.checkpoint_dir = _path("checkpoint_dir", checkpoint_dir)
+        if self.checkpoint_dir.exists() and not self.checkpoint_dir.is_dir():
+            msg = f"checkpoint_dir must be a folder, found the file {self.checkpoint_dir}."
+            raise OptionError(msg)
         for name, count in (("keep_best", keep_best), ("keep_last", keep_last)):
             if count is not None:
                 _check_count(name, count, least=1)
@@ -197,17 +200,21 @@ class CheckpointManager:
         except Exception as error:
             _explain(error, contents)
             raise
-        self._remove_others()
+        self._remove_others(path)
         return path
 
-    def _remove_others(self) -> None:
-        """Remove what is not to be kept; of a file that cannot be read nothing is known."""
+    def _remove_others(self, saved: Path) -> None:
+        """Remove what is not to be kept, but never what was just saved.
+
+        That may not be the newest, where somebody else saves here too. A file that cannot be
+        read is left: nothing is known of it.
+        """
         if self._keep_best is None and self._keep_last is None:
             return
         labels = self._labels()
         newest = list(labels)[-(self._keep_last or 1) :]
         best = self._ranked(labels)[: self._keep_best or 0]
-        for path in labels.keys() - {*newest, *best}:
+        for path in labels.keys() - {*newest, *best, saved}:
             path.unlink(missing_ok=True)
 
     def _labels(self) -> dict[Path, Label]:
@@ -242,7 +249,9 @@ class CheckpointManager:
                 if damaged:
                     found = "\n".join(map(str, damaged))
                     msg = f"damaged checkpoints were passed over for {path}:\n{found}"
-                    warnings.warn(msg, CheckpointDamagedWarning, stacklevel=4)
+                    warnings.warn(
+                        msg, CheckpointDamagedWarning, stacklevel=5
+                    )  # whoever called load()
                 return path
         if damaged:
             found = "\n".join(map(str, damaged))

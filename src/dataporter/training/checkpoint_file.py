@@ -71,7 +71,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
     try:
         paths = list(folder.iterdir())
-    except FileNotFoundError:  # nothing was saved yet
+    except (FileNotFoundError, NotADirectoryError):  # nothing was saved yet
         return []
     found = [(pattern.fullmatch(path.name), path) for path in paths]
     return [(int(match[1]), path) for match, path in found if match]

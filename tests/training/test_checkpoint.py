@@ -1,0 +1,751 @@
+"""What goes into a checkpoint comes out of it; what is damaged or cannot work is said."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+import zlib
+from collections import OrderedDict, defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import Augmented, one_pass, plain
+from torch.utils.data import DataLoader
+from watching import environment, run_script
+
+import dataporter
+from dataporter import ResumableDataLoader
+from dataporter.errors import (
+    CheckpointDamagedError,
+    CheckpointDamagedWarning,
+    CheckpointError,
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+    OptionError,
+    OptionTypeError,
+    StateMismatchError,
+    StateVersionError,
+)
+from dataporter.training import CheckpointManager
+from dataporter.training.checkpoint_file import _SEAL, read_label
+
+
+def parts(seed: int = 0) -> tuple[torch.nn.Module, Any, Any]:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+
+
+def train(model, optimizer, scheduler, steps):
+    for _ in range(steps):
+        inputs = torch.randn(5, 4) * random.random() + np.random.standard_normal()
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def fill(manager: CheckpointManager, count: int, **more: Any) -> list[Path]:
+    return [manager.save(epoch=epoch, custom_state={"n": epoch}, **more) for epoch in range(count)]
+
+
+def weights(model: torch.nn.Module) -> list[Any]:
+    return [value.tolist() for value in model.parameters()]
+
+
+# Round trips
+
+
+def test_the_document_s_snippet_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, optimizer, scheduler = parts()
+    data_module, train_loader, epoch, step = SimpleNamespace(seed=42), range(10), 5, 3
+
+    manager = CheckpointManager(checkpoint_dir="./checkpoints")
+    path = manager.save(
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        epoch=5,
+        metrics={"val_loss": 0.38},
+        custom_state={
+            "data_module_seed": data_module.seed,
+            "epoch_step": epoch * len(train_loader) + step,
+        },
+    )
+    state = manager.load(path)
+    assert state["custom_state"]["data_module_seed"] == 42
+    assert state["custom_state"]["epoch_step"] == 53
+    assert (state["epoch"], state["metrics"], state["step"]) == (5, {"val_loss": 0.38}, None)
+
+
+def test_a_run_that_was_saved_and_restored_goes_on_bit_by_bit(tmp_path):
+    random.seed(1)
+    np.random.seed(1)
+    run = parts()
+    train(*run, steps=4)
+    np.random.standard_normal()  # NumPy may keep the second of a pair for later
+    names = ("model", "optimizer", "scheduler")
+    manager = CheckpointManager(tmp_path)
+    manager.save(epoch=0, step=4, **dict(zip(names, run, strict=True)))
+    train(*run, steps=5)
+    other = parts(seed=9)
+    CheckpointManager(tmp_path).load(restore_rng=True, **dict(zip(names, other, strict=True)))
+    train(*other, steps=5)
+    assert weights(other[0]) == weights(run[0])
+    assert other[2].get_last_lr() == run[2].get_last_lr()
+
+
+def test_loading_leaves_the_generators_alone_unless_asked(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    manager.save(epoch=0)
+    before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+    manager.save(epoch=0)
+    manager.load()
+    assert before == (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_continues_at_the_exact_sample(tmp_path, workers):
+    def make() -> ResumableDataLoader:
+        return ResumableDataLoader(Augmented(40), 4, shuffle=True, seed=3, num_workers=workers)
+
+    manager, loader, rest = CheckpointManager(tmp_path), make(), []
+    for step, batch in enumerate(loader):
+        if step == 3:
+            manager.save(epoch=loader.epoch, step=step, dataloader=loader)
+        elif step > 3:
+            rest.append(plain(batch))
+    resumed = make()
+    state = manager.load(dataloader=resumed)
+    assert one_pass(resumed) == rest
+    by_hand = make()
+    by_hand.load_state_dict(state["dataloader"])
+    assert one_pass(by_hand) == rest
+
+
+def test_plain_torch_load_reads_a_checkpoint(tmp_path):
+    model, optimizer, _ = parts()
+    path = CheckpointManager(tmp_path).save(model=model, optimizer=optimizer, epoch=2)
+    for mmap in (False, True):
+        found = torch.load(path, weights_only=True, mmap=mmap)
+        assert found["epoch"] == 2
+        model.load_state_dict(found["model"])
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=25)
+@given(
+    custom_state=st.dictionaries(st.text(max_size=5), values, max_size=4),
+    metrics=st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False) | st.integers()),
+    epoch=st.integers(0, 10**9),
+    step=st.none() | st.integers(0),
+)
+def test_what_was_saved_is_loaded(tmp_path_factory, custom_state, metrics, epoch, step):
+    manager = CheckpointManager(tmp_path_factory.mktemp("checkpoints"))
+    path = manager.save(epoch=epoch, step=step, metrics=metrics, custom_state=custom_state)
+    state = manager.load()
+    assert state["custom_state"] == custom_state
+    assert (state["epoch"], state["step"], state["path"]) == (epoch, step, path)
+    assert state["metrics"] == metrics == read_label(path).metrics
+
+
+def test_a_path_is_a_string_or_a_path_and_folders_are_made(tmp_path):
+    folder = tmp_path / "a" / "b"
+    manager = CheckpointManager(str(folder))
+    path = manager.save(epoch=1)
+    assert path.parent == folder
+    assert manager.load(str(path))["epoch"] == manager.load(path)["epoch"] == 1
+
+
+def test_states_are_taken_as_they_are_given_too(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    manager.save(epoch=0, model={"weight": torch.ones(2)})
+    assert manager.load()["model"]["weight"].tolist() == [1, 1]
+
+
+def test_numbers_of_numpy_and_torch_are_metrics(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    manager.save(epoch=0, metrics={"a": np.float32(0.5), "b": torch.tensor([2]), "c": 1})
+    assert manager.load()["metrics"] == {"a": 0.5, "b": 2, "c": 1}
+
+
+# Which are kept
+
+
+def test_nothing_is_removed_unless_asked(tmp_path):
+    paths = fill(CheckpointManager(tmp_path), 12)
+    assert CheckpointManager(tmp_path).checkpoints() == paths
+
+
+def test_numbers_go_on_after_a_restart_whatever_the_epoch(tmp_path):
+    fill(CheckpointManager(tmp_path, keep_last=1), 3)
+    manager = CheckpointManager(tmp_path, keep_last=1)
+    manager.save(epoch=0, custom_state={"n": "newer"})
+    assert manager.load()["custom_state"] == {"n": "newer"}
+    assert [path.name for path in manager.checkpoints()] == ["checkpoint-000004-epoch0.pt"]
+
+
+@settings(max_examples=25)
+@given(
+    losses=st.lists(st.none() | st.sampled_from([0.0, 1.0, 2.5, 3.0, -1.0, np.nan]), max_size=7),
+    keep_best=st.none() | st.integers(1, 4),
+    keep_last=st.none() | st.integers(1, 4),
+    mode=st.sampled_from(["min", "max"]),
+)
+def test_the_best_and_the_last_are_kept(tmp_path_factory, losses, keep_best, keep_last, mode):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    options = {"keep_best": keep_best, "keep_last": keep_last, "metric": "loss", "mode": mode}
+    for epoch, loss in enumerate(losses):  # a new run each time: nothing is only in memory
+        metrics = None if loss is None else {"loss": loss}
+        CheckpointManager(folder, **options).save(epoch=epoch, metrics=metrics)
+    found = [read_label(path).epoch for path in CheckpointManager(folder).checkpoints()]
+    everything = list(range(len(losses)))
+    if keep_best is None and keep_last is None:
+        assert found == everything
+        return
+    # One after the other, since what was removed cannot come back.
+    kept: list[int] = []
+    for epoch in everything:
+        kept.append(epoch)
+        ranked = [e for e in reversed(kept) if losses[e] is not None]
+        sign = 1 if mode == "min" else -1
+        ranked.sort(key=lambda e: (np.isnan(losses[e]), sign * losses[e]))
+        best = ranked[: keep_best or 0]
+        kept = [e for e in kept if e in best or e in kept[-(keep_last or 1) :]]
+    assert found == kept
+
+
+def test_the_best_is_named_and_loads(tmp_path):
+    manager = CheckpointManager(tmp_path, metric="accuracy", mode="max")
+    assert manager.best() is None
+    for epoch, accuracy in enumerate([0.1, 0.9, 0.4, float("nan")]):
+        manager.save(epoch=epoch, metrics={"accuracy": accuracy})
+    assert manager.load(manager.best())["epoch"] == 1
+
+
+def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
+    others = ["checkpoint.pt", "checkpoint-000001.pt", "notes.tmp", "checkpoint-000009-epoch1.pt"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    manager = CheckpointManager(tmp_path, keep_last=1)
+    fill(manager, 3)
+    assert len(list(tmp_path.iterdir())) == len(others) + 1
+    assert all((tmp_path / name).read_text() == "mine" for name in others)
+    assert manager.load()["custom_state"] == {"n": 2}
+
+
+# Damage
+
+
+def damage(path: Path, how: str, at: float) -> None:
+    data = bytearray(path.read_bytes())
+    place = int(at * (len(data) - 1))
+    if how == "a bit":
+        data[place] ^= 1 << (place % 8)
+    elif how == "cut":
+        del data[place:]
+    elif how == "zeros":
+        data[place:] = bytes(len(data) - place)
+    else:
+        data += b"x" * (1 + place)
+    path.write_bytes(data)
+
+
+@settings(max_examples=60)
+@given(how=st.sampled_from(["a bit", "cut", "zeros", "more"]), at=st.floats(0, 1))
+def test_damage_anywhere_is_found_and_an_older_one_loads(tmp_path_factory, how, at):
+    folder = tmp_path_factory.getbasetemp() / "to-be-damaged"
+    if not folder.exists():
+        fill(CheckpointManager(folder), 2, model=parts()[0])
+    with_damage = tmp_path_factory.mktemp("damaged")
+    shutil.copytree(folder, with_damage, dirs_exist_ok=True)
+    manager = CheckpointManager(with_damage)
+    older, newer = manager.checkpoints()
+    before = newer.read_bytes()
+    damage(newer, how, at)
+    if newer.read_bytes() == before:  # zeros in the place of zeros
+        return
+    with pytest.raises(CheckpointDamagedError, match=newer.name):
+        manager.load(newer)
+    with pytest.warns(CheckpointDamagedWarning, match=newer.name) as caught:
+        assert manager.load()["path"] == older
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def test_several_damaged_ones_are_one_warning_and_only_damaged_ones_an_error(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    first, second, third = fill(manager, 3)
+    second.write_bytes(b"")
+    damage(third, "a bit", 0.3)
+    with pytest.warns(CheckpointDamagedWarning) as caught:
+        assert manager.load()["path"] == first
+    (warning,) = caught
+    assert second.name in str(warning.message)
+    assert third.name in str(warning.message)
+    damage(first, "cut", 0.9)
+    with pytest.raises(CheckpointDamagedError, match=r"no checkpoint.*is sound"):
+        manager.load()
+
+
+def test_saving_goes_on_beside_a_damaged_one_which_is_left_for_a_look(tmp_path):
+    manager = CheckpointManager(tmp_path, keep_last=1)
+    (old,) = fill(manager, 1)
+    damage(old, "cut", 0.5)
+    new = manager.save(epoch=7)
+    assert manager.checkpoints() == [old, new]
+    assert manager.load()["epoch"] == 7
+
+
+def test_a_checkpoint_that_torch_wrote_is_no_checkpoint_of_ours(tmp_path):
+    torch.save({"epoch": 1}, tmp_path / "plain.pt")
+    with pytest.raises(CheckpointDamagedError, match="last bytes"):
+        CheckpointManager(tmp_path).load(tmp_path / "plain.pt")
+
+
+def test_a_newer_format_is_an_error_and_not_passed_over(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    _, path = fill(manager, 2)
+    data = path.read_bytes()
+    magic, length, _ = _SEAL.unpack(data[-_SEAL.size :])
+    text = data[-_SEAL.size - length : -_SEAL.size].replace(b'"version": 1', b'"version": 2')
+    body = data[: -_SEAL.size - length]
+    path.write_bytes(body + text + _SEAL.pack(magic, len(text), zlib.crc32(text)))
+    with pytest.raises(StateVersionError, match="format 2"):
+        manager.load()
+
+
+def test_no_checkpoint_is_an_error_that_says_what_there_is(tmp_path):
+    manager = CheckpointManager(tmp_path / "none yet")
+    with pytest.raises(CheckpointNotFoundError, match="there is no checkpoint in"):
+        manager.load()
+    assert not manager.checkpoint_dir.exists()
+    manager.save(epoch=3)
+    with pytest.raises(FileNotFoundError, match=r"checkpoint-000001-epoch3\.pt"):
+        manager.load(tmp_path / "none yet" / "other.pt")
+    with pytest.raises(CheckpointNotFoundError, match="is a folder"):
+        manager.load(tmp_path / "none yet")
+
+
+# Mistakes
+
+
+class Unloadable:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ({"where": Path("x")}, r"custom_state\['where'\], a pathlib"),
+        ({"deep": [{"er": (1, np.float64(2))}]}, r"\['deep'\]\[0\]\['er'\]\[1\], a numpy.float64"),
+        ({"array": np.zeros(3)}, r"\['array'\], a numpy.ndarray"),
+        ({"lambda": lambda: 0}, r"\['lambda'\], a builtins.function"),
+        ({"lock": threading.Lock()}, r"\['lock'\], a _thread.lock"),
+        ({"counts": defaultdict(int, a=1)}, r"\['counts'\], a collections.defaultdict"),
+        ({"own": Unloadable()}, r"\['own'\], a .*Unloadable"),
+    ],
+)
+def test_what_would_not_load_is_an_error_at_save_that_says_where_it_is(tmp_path, value, named):
+    manager = CheckpointManager(tmp_path, keep_last=1)
+    (good,) = fill(manager, 1)
+    with pytest.raises(OptionTypeError, match=named):
+        manager.save(epoch=1, model=parts()[0], custom_state=value)
+    assert list(tmp_path.iterdir()) == [good]
+    assert manager.load()["custom_state"] == {"n": 0}
+
+
+def test_ordered_dicts_tuples_sets_and_tensors_are_fine(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    value = {"o": OrderedDict(a=1), "t": (1, 2), "s": {3}, "b": b"4", "x": torch.ones(2)}
+    manager.save(epoch=0, custom_state=value)
+    found = manager.load()["custom_state"]
+    assert found.pop("x").tolist() == value.pop("x").tolist()
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"epoch": -1}, OptionError, "epoch must be at least 0"),
+        ({"epoch": "1"}, OptionTypeError, "epoch must be an int"),
+        ({"epoch": 1, "step": 1.5}, OptionTypeError, "step must be an int"),
+        ({"epoch": 1, "metrics": {"loss": "low"}}, OptionTypeError, r"metrics\['loss'\].*'low'"),
+        ({"epoch": 1, "metrics": {"loss": None}}, OptionTypeError, "must be a number.*None"),
+        ({"epoch": 1, "metrics": {"loss": torch.ones(2)}}, OptionTypeError, "must be a number"),
+        ({"epoch": 1, "metrics": {3: 1.0}}, OptionTypeError, "strings for names"),
+        ({"epoch": 1, "metrics": 0.3}, OptionTypeError, "dict of numbers"),
+        ({"epoch": 1, "metrics": {"los": 1.0}}, OptionError, "Did you mean 'los'"),
+        ({"epoch": 1, "custom_state": 3}, OptionTypeError, "custom_state must be a dict"),
+        ({"epoch": 1, "model": 3}, OptionTypeError, "model must have state_dict"),
+        ({"epoch": 1, "dataloader": DataLoader([1])}, OptionTypeError, "dataloader must have"),
+        (
+            {"epoch": 1, "metrics": {"loss": 1} | {str(i) * 9: i for i in range(9999)}},
+            OptionError,
+            "metrics take",
+        ),
+    ],
+)
+def test_a_mistake_at_save_is_said_and_harms_nothing(tmp_path, arguments, error, words):
+    manager = CheckpointManager(tmp_path, keep_best=1, metric="loss")
+    good = manager.save(epoch=0, metrics={"loss": 1.0})
+    with pytest.raises(error, match=words):
+        manager.save(**arguments)
+    assert list(tmp_path.iterdir()) == [good]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"keep_last": 0}, OptionError, "keep_last must be at least 1"),
+        ({"keep_best": 1.0, "metric": "x"}, OptionTypeError, "keep_best must be an int"),
+        ({"keep_best": 1}, OptionError, "needs metric="),
+        ({"mode": "lowest"}, OptionError, "'min' or 'max'"),
+        ({"checkpoint_dir": 3}, OptionTypeError, "checkpoint_dir must be a string or a Path"),
+        ({"checkpoint_dir": __file__}, OptionError, "must be a folder, found the file"),
+    ],
+)
+def test_a_mistake_at_construction_is_said(tmp_path, options, error, words):
+    with pytest.raises(error, match=words):
+        CheckpointManager(**{"checkpoint_dir": tmp_path, **options})
+
+
+def test_asking_for_the_best_without_a_metric_is_an_error(tmp_path):
+    with pytest.raises(OptionError, match="metric="):
+        CheckpointManager(tmp_path).best()
+
+
+def test_restoring_what_was_not_saved_is_an_error_before_anything_is_touched(tmp_path):
+    model, optimizer, _ = parts()
+    manager = CheckpointManager(tmp_path)
+    manager.save(epoch=0, model=model)
+    other = parts(seed=5)[0]
+    before = weights(other)
+    with pytest.raises(CheckpointError, match="holds no optimizer"):
+        manager.load(model=other, optimizer=optimizer)
+    assert weights(other) == before
+
+
+def test_a_loader_of_other_data_is_refused_before_the_model_is_touched(tmp_path):
+    model = parts()[0]
+    manager = CheckpointManager(tmp_path)
+    manager.save(epoch=0, model=model, dataloader=ResumableDataLoader(range(10)))
+    other = parts(seed=5)[0]
+    before = weights(other)
+    with pytest.raises(StateMismatchError, match="num_samples changed"):
+        manager.load(model=other, dataloader=ResumableDataLoader(range(11)))
+    assert weights(other) == before
+
+
+class Interrupts:
+    def __reduce__(self):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    (good,) = fill(manager, 1)
+    with pytest.raises(KeyboardInterrupt):
+        manager.save(epoch=1, model={"x": torch.ones(9)}, custom_state={"x": Interrupts()})
+    assert list(tmp_path.iterdir()) == [good]
+
+
+# Disks
+
+DISK = """
+import os, resource, subprocess, sys, torch
+from pathlib import Path
+from dataporter.errors import CheckpointWriteError
+from dataporter.training import CheckpointManager
+folder = Path(sys.argv[1])
+manager = CheckpointManager(folder, keep_last=1)
+small, large = {"x": torch.ones(1000)}, {"x": torch.ones(1_000_000), "y": torch.ones(1_000_000)}
+
+def refused(save, words):
+    before = sorted(folder.iterdir())
+    try:
+        save()
+    except CheckpointWriteError as error:
+        assert words in str(error), error
+        assert isinstance(error, OSError) and error.errno, error
+    else:
+        raise AssertionError("no error")
+    assert sorted(folder.iterdir()) == before
+"""
+
+
+def in_mounts(commands: str, script: str, folder: Path) -> None:
+    """Run a script where mounts can be made that nobody else sees."""
+    if subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode:  # noqa: S607
+        pytest.skip("this system lets nobody make mounts of their own")
+    line = f"{commands} && exec {sys.executable} -c \"$1\" '{folder}'"
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", line, "sh", DISK + textwrap.dedent(script)],  # noqa: S607
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+def test_a_full_disk_and_a_read_only_one_are_errors_that_harm_nothing(tmp_path):
+    in_mounts(
+        f"mount -t tmpfs -o size=6m none '{tmp_path}'",
+        """
+        manager.save(epoch=0, model=small)
+        for _ in range(3):
+            refused(lambda: manager.save(epoch=1, model=large), "No space left")
+        assert manager.load()["epoch"] == 0
+        manager.save(epoch=1, model=small)  # it goes on where there is room
+        assert manager.load()["epoch"] == 1 and len(manager.checkpoints()) == 1
+
+        leftover = folder / "checkpoint-000009.tmp"
+        leftover.touch()
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        manager = CheckpointManager(folder)
+        assert leftover.exists() and manager.load()["epoch"] == 1
+        refused(lambda: manager.save(epoch=1), "Read-only file system")
+        refused(lambda: CheckpointManager(folder / "new").save(epoch=1), "Read-only file system")
+        """,
+        tmp_path,
+    )
+
+
+def test_limits_on_files_and_descriptors_are_errors_that_harm_nothing(tmp_path):
+    script = """
+    manager.save(epoch=0, model=small)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+    refused(lambda: manager.save(epoch=1, model=large), "File too large")
+    manager.save(epoch=2, model=small)
+    assert manager.load()["epoch"] == 2
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    taken = []
+    try:
+        while True:
+            taken.append(os.dup(0))
+    except OSError:
+        pass
+    try:
+        manager.save(epoch=3, model=small)
+    except CheckpointWriteError as error:
+        assert "Too many open files" in str(error)
+    else:
+        raise AssertionError("no error")
+    for descriptor in taken:
+        os.close(descriptor)
+    assert manager.load()["epoch"] == 2
+    manager.save(epoch=4, model=small)
+    assert [path.name for path in folder.iterdir()] == ["checkpoint-000003-epoch4.pt"]
+    """
+    run_script(DISK + textwrap.dedent(script), tmp_path)
+
+
+def test_a_folder_on_a_file_is_an_error_of_ours(tmp_path):
+    (tmp_path / "file").touch()
+    manager = CheckpointManager(tmp_path / "file" / "folder")
+    with pytest.raises(CheckpointWriteError, match="Not a directory"):
+        manager.save(epoch=1)
+
+
+# Ranks
+
+RANK = """
+import json, os, random, sys, warnings
+import numpy as np, torch, torch.distributed as dist
+from pathlib import Path
+from dataporter import ResumableDataLoader
+from dataporter.training import CheckpointManager
+rank, world_size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+torch.set_num_threads(1)
+store = dist.FileStore(str(folder / sys.argv[4]), world_size)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+torch.manual_seed(rank)
+manager = CheckpointManager(folder / "checkpoints", keep_last=2)
+
+def outcome(work):
+    try:
+        return str(work())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+class Stateful:
+    def __init__(self, state):
+        self.state = state
+    def state_dict(self):
+        if isinstance(self.state, Exception):
+            raise self.state
+        return self.state
+    def load_state_dict(self, state):
+        self.state = state
+"""
+
+
+def on_ranks(world_size: int, script: str, folder: Path) -> list[Any]:
+    """Run a script on every rank of a gloo group; what each said last, as JSON."""
+    store = f"store-{len(list(folder.iterdir()))}"
+    body = RANK + textwrap.dedent(script) + "\ndist.destroy_process_group()\n"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", body, str(rank), str(world_size), str(folder), store],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+    try:
+        answers = [process.communicate(timeout=90) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0] * world_size, answers
+    return [json.loads(out) for out, _ in answers]
+
+
+def test_ranks_save_one_file_and_come_out_alike(tmp_path):
+    first, second = on_ranks(
+        2,
+        """
+        loader = ResumableDataLoader(range(16), 2, shuffle=True, seed=4)
+        batches = iter(loader)
+        next(batches)
+        own = Stateful({"rank": rank})
+        said = {}
+        # The rest of this run is lost, and drawn again by the one that resumes.
+        said["path"] = outcome(lambda: manager.save(
+            epoch=0, model={"x": torch.ones(2)}, dataloader=loader, custom_state={"by": rank}))
+        said["next"] = torch.rand(3).tolist(), [batch.tolist() for batch in batches]
+        said["at rank 1"] = outcome(lambda: manager.save(
+            epoch=1, dataloader=Stateful(OSError("no state here") if rank == 1 else {})))
+        said["at rank 0"] = outcome(lambda: manager.save(
+            epoch=1, custom_state={"bad": manager.checkpoint_dir} if rank == 0 else {}))
+        said["own"] = outcome(lambda: manager.save(epoch=2, dataloader=own))
+        print(json.dumps(said))
+        """,
+        tmp_path,
+    )
+    folder = tmp_path / "checkpoints"
+    for name in ("path", "at rank 1", "at rank 0", "own"):
+        assert first[name] == second[name], name
+    assert first["path"] == str(folder / "checkpoint-000001-epoch0.pt")
+    assert first["at rank 1"] == "OSError: no state here"
+    assert first["at rank 0"].startswith("OptionTypeError: custom_state['bad']")
+    assert first["own"] == str(folder / "checkpoint-000002-epoch2.pt")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoint-000001-epoch0.pt",
+        "checkpoint-000002-epoch2.pt",
+    ]
+
+    resumed = on_ranks(
+        2,
+        """
+        loader = ResumableDataLoader(range(16), 2, shuffle=True, seed=4)
+        path = manager.checkpoint_dir / "checkpoint-000001-epoch0.pt"
+        state = manager.load(path, dataloader=loader, restore_rng=True)
+        said = {"next": (torch.rand(3).tolist(), [batch.tolist() for batch in loader])}
+        said["by"] = state["custom_state"]["by"]
+        own = Stateful(None)
+        manager.load(dataloader=own)
+        said["own"] = own.state
+        said["missing"] = outcome(lambda: manager.load(manager.checkpoint_dir / f"no-{rank}.pt"))
+        print(json.dumps(said))
+        """,
+        tmp_path,
+    )
+    assert [answer["next"] for answer in resumed] == [first["next"], second["next"]]
+    assert first["next"][0] != second["next"][0]  # ranks have generators of their own
+    assert [answer["by"] for answer in resumed] == [0, 0]
+    assert [answer["own"] for answer in resumed] == [{"rank": 0}, {"rank": 1}]
+    assert resumed[0]["missing"] == resumed[1]["missing"]
+    assert "no-0.pt" in resumed[0]["missing"]
+
+    # Alone: the loader goes on, what belongs to each of two ranks is refused or left out.
+    manager = CheckpointManager(folder)
+    loader = ResumableDataLoader(range(16), 2, shuffle=True, seed=4)
+    state = manager.load(first["path"], dataloader=loader)
+    assert sum(len(batch) for batch in loader) == 12
+    assert state["rng_state"] is None
+    with pytest.raises(StateMismatchError, match="each of 2 ranks, this run has 1"):
+        manager.load(first["path"], restore_rng=True)
+    with pytest.raises(StateMismatchError, match="the loader's state"):
+        manager.load(dataloader=SimpleNamespace(load_state_dict=print))
+    assert manager.load()["dataloader"] is None
+
+
+# Beside other writers
+
+
+def test_writers_in_threads_beside_each_other_all_get_their_own_file(tmp_path):
+    paths: list[Path] = []
+
+    def save() -> None:
+        for n in range(10):
+            path = CheckpointManager(tmp_path).save(epoch=n, model={"x": torch.ones(100)})
+            paths.append(path)
+
+    threads = [threading.Thread(target=save) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(paths)) == 40
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    for path in paths:
+        CheckpointManager(tmp_path).load(path)
+
+
+def test_a_reader_beside_a_writer_that_removes_always_finds_one(tmp_path):
+    writer = CheckpointManager(tmp_path, keep_last=1)
+    writer.save(epoch=0)
+    stop = threading.Event()
+
+    def save() -> None:
+        while not stop.is_set():
+            writer.save(epoch=1)
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(50):
+                CheckpointManager(tmp_path).load()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_files_of_a_checkpoint_are_the_users_to_share(tmp_path):
+    previous = os.umask(0o027)
+    try:
+        path = CheckpointManager(tmp_path).save(epoch=0)
+    finally:
+        os.umask(previous)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_errors_are_exported():
+    assert dataporter.CheckpointWriteError is CheckpointWriteError
