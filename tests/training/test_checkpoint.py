@@ -117,6 +117,19 @@ def test_loading_leaves_the_generators_alone_unless_asked(tmp_path):
     assert before == (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_tensors_and_generators_of_a_device_are_restored(tmp_path):
+    model = torch.nn.Linear(3, 3).cuda()
+    manager = CheckpointManager(tmp_path)
+    manager.save(epoch=0, model=model)
+    drawn = torch.rand(5, device="cuda").tolist()
+    other = torch.nn.Linear(3, 3).cuda()
+    state = manager.load(model=other, restore_rng=True)
+    assert torch.rand(5, device="cuda").tolist() == drawn
+    assert weights(other) == weights(model)
+    assert state["model"]["weight"].device.type == "cpu"
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_continues_at_the_exact_sample(tmp_path, workers):
     def make() -> ResumableDataLoader:
@@ -322,6 +335,19 @@ def test_a_checkpoint_that_torch_wrote_is_no_checkpoint_of_ours(tmp_path):
         CheckpointManager(tmp_path).load(tmp_path / "plain.pt")
 
 
+def test_a_link_to_nothing_is_passed_over_too(tmp_path):
+    link = tmp_path / "checkpoint-000005-epoch1.pt"
+    link.symlink_to(tmp_path / "moved away")
+    manager = CheckpointManager(tmp_path, keep_last=1)
+    with pytest.raises(CheckpointDamagedError, match="is sound"):
+        manager.load()
+    (path,) = fill(manager, 1)
+    path.rename(older := tmp_path / "checkpoint-000004-epoch0.pt")
+    with pytest.warns(CheckpointDamagedWarning, match="000005"):
+        assert manager.load()["path"] == older
+    assert link.is_symlink()
+
+
 def test_a_newer_format_is_an_error_and_not_passed_over(tmp_path):
     manager = CheckpointManager(tmp_path)
     _, path = fill(manager, 2)
@@ -442,6 +468,8 @@ def test_restoring_what_was_not_saved_is_an_error_before_anything_is_touched(tmp
     before = weights(other)
     with pytest.raises(CheckpointError, match="holds no optimizer"):
         manager.load(model=other, optimizer=optimizer)
+    with pytest.raises(OptionTypeError, match="scheduler must have load_state_dict"):
+        manager.load(model=other, scheduler=3)
     assert weights(other) == before
 
 

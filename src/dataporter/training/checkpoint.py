@@ -9,11 +9,9 @@ whatever the user adds.
 from __future__ import annotations
 
 import difflib
-import io
 import math
 import os
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -41,11 +39,9 @@ from dataporter.training.checkpoint_file import (
     verify,
     write,
 )
+from dataporter.training.loadable import explain
 from dataporter.training.ranks import on_every_rank, on_first_rank, topology
 from dataporter.training.rng_state import get_rng_state, set_rng_state
-
-# What is loaded with weights_only whatever is in it, if that is.
-_PLAIN_CONTAINERS = (dict, OrderedDict, list, tuple, set)
 
 
 class CheckpointManager:
@@ -153,19 +149,31 @@ class CheckpointManager:
         `rng_state` and `path`. `restore_rng` puts back the global generators of this rank.
         """
         named = None if path is None else _path("path", path)
-        chosen = on_first_rank(lambda: self._newest_sound() if named is None else _verified(named))
-        contents: dict[str, Any] = {}
         objects = {
             "dataloader": dataloader,  # first: it refuses what does not fit, the others half do
             "model": model,
             "optimizer": optimizer,
             "scheduler": scheduler,
         }
+        while True:
+            there = on_first_rank(self.checkpoints)
+            try:
+                return self._load(named, objects, restore_rng, map_location)
+            except CheckpointNotFoundError:
+                # A live writer may have removed it since it was chosen, having a newer one.
+                if named is not None or on_first_rank(self.checkpoints) == there:
+                    raise
+
+    def _load(
+        self, named: Path | None, objects: dict[str, Any], restore_rng: bool, map_location: Any
+    ) -> dict[str, Any]:
+        chosen = on_first_rank(lambda: self._newest_sound() if named is None else _verified(named))
+        contents: dict[str, Any] = {}
 
         def restore() -> None:
             contents.update(read(chosen, map_location), path=chosen)
             loader_states, rng_states = contents.pop("dataloaders"), contents.pop("rng_states")
-            if dataloader is not None:
+            if objects["dataloader"] is not None:
                 _check_ranks("the loader's state", loader_states, chosen)
             if restore_rng:
                 _check_ranks("the random generators' state", rng_states, chosen)
@@ -198,7 +206,7 @@ class CheckpointManager:
         except DataPorterError:
             raise
         except Exception as error:
-            _explain(error, contents)
+            explain(error, contents)
             raise
         self._remove_others(path)
         return path
@@ -237,21 +245,23 @@ class CheckpointManager:
         return sorted(values, key=lambda path: (math.isnan(values[path]), values[path]))
 
     def _newest_sound(self) -> Path:
-        damaged: list[CheckpointDamagedError] = []
-        for path in reversed(self.checkpoints()):
+        damaged: list[CheckpointError] = []
+        there = self.checkpoints()
+        for path in reversed(there):
             try:
                 verify(path)
             except CheckpointDamagedError as error:
                 damaged.append(error)
-            except CheckpointNotFoundError:
-                return self._newest_sound()  # a live writer removed it, having a newer one
+            except CheckpointNotFoundError as error:
+                if self.checkpoints() != there:  # likewise
+                    return self._newest_sound()
+                damaged.append(error)  # a link to nothing
             else:
                 if damaged:
                     found = "\n".join(map(str, damaged))
                     msg = f"damaged checkpoints were passed over for {path}:\n{found}"
-                    warnings.warn(
-                        msg, CheckpointDamagedWarning, stacklevel=5
-                    )  # whoever called load()
+                    # Six calls up is whoever called load().
+                    warnings.warn(msg, CheckpointDamagedWarning, stacklevel=6)
                 return path
         if damaged:
             found = "\n".join(map(str, damaged))
@@ -366,7 +376,10 @@ def _verified(path: Path) -> Path:
 def _put_back(objects: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
     """Load states into objects, after a look whether all are there."""
     given = {name: thing for name, thing in objects.items() if thing is not None}
-    for name in given:
+    for name, thing in given.items():
+        if not callable(getattr(thing, "load_state_dict", None)):
+            msg = f"{name} must have load_state_dict(), found {type(thing).__name__}."
+            raise OptionTypeError(msg)
         if contents[name] is None:
             msg = (
                 f"{contents['path']} holds no {name}: it was saved without one. "
@@ -375,43 +388,3 @@ def _put_back(objects: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
             raise CheckpointError(msg)
     for name, thing in given.items():
         thing.load_state_dict(contents[name])
-
-
-def _explain(error: Exception, contents: Mapping[str, Any]) -> None:
-    """Raise an error that says where what torch does not save or load is, if it is found."""
-    for name, value in contents.items():
-        culprit = _culprit(name, value)
-        if culprit is not None:
-            msg = (
-                f"{culprit} cannot be in a checkpoint: it would not load with weights_only=True, "
-                "which takes tensors, numbers, strings, bytes, None, and dicts, lists, tuples and "
-                "sets of those. Convert it, for example with str(), .item() or torch.as_tensor()."
-            )
-            raise OptionTypeError(msg) from error
-
-
-def _culprit(name: str, value: Any) -> str | None:
-    """Where in a value something is that does not load, and what it is."""
-    parts: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Mapping):
-        parts = value.items()
-    elif isinstance(value, list | tuple | set):
-        parts = enumerate(value)
-    for key, part in parts:
-        culprit = _culprit(f"{name}[{key!r}]", part)
-        if culprit is not None:
-            return culprit
-    if type(value) in _PLAIN_CONTAINERS or _loads(value):
-        return None
-    return f"{name}, a {type(value).__module__}.{type(value).__qualname__},"
-
-
-def _loads(value: Any) -> bool:
-    file = io.BytesIO()
-    try:
-        torch.save(value, file)
-        file.seek(0)
-        torch.load(file, weights_only=True)
-    except Exception:  # noqa: BLE001  whatever its pickling does
-        return False
-    return True

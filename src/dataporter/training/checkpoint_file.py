@@ -136,8 +136,8 @@ def _reserved(folder: Path) -> Iterator[tuple[int, Path, int]]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed, and of no others."""
-    with suppress(PermissionError):  # of somebody who may only read
+    """Remove the temporary files of writers that were killed, and of no others, if it can."""
+    with suppress(OSError):  # saving says what is wrong, loading may well work
         for _, path in _numbered(folder, _TEMPORARY):
             with suppress(OSError):  # it is locked, or locks do not work here, or it is gone
                 _remove_if_nobody_writes(path)

@@ -66,7 +66,7 @@ def on_every_rank(work: Callable[[], T]) -> list[T]:
         return [mine.get()]
     outcomes: list[Any] = [None] * topology().world_size
     dist.all_gather_object(outcomes, mine)
-    mine.get()  # a rank's own error keeps its traceback
+    outcomes[topology().rank] = mine  # with the traceback of an error
     return [outcome.get() for outcome in outcomes]
 
 
