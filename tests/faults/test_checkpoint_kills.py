@@ -102,9 +102,8 @@ def kill_at_random(folder: Path, size: int, seed: int, seconds: float) -> tuple[
     return kills, during
 
 
-@pytest.mark.parametrize(("size", "seed"), [(10, 1), (300_000, 2)])
-def test_kills_at_random_moments_of_saves_leave_a_whole_checkpoint(tmp_path, size, seed):
-    kills, during = kill_at_random(tmp_path, size, seed, seconds=3)
+def test_kills_at_random_moments_of_saves_leave_a_whole_checkpoint(tmp_path):
+    kills, during = kill_at_random(tmp_path, size=100_000, seed=1, seconds=4)
     assert kills >= 5
     assert during >= 1  # some found a file half written
 
