@@ -8,14 +8,17 @@ loader.load_state_dict(state)     # in a new process, on any number of ranks
 """
 
 from dataporter.errors import (
-    CollationError,
     CheckpointDamagedError,
     CheckpointDamagedWarning,
     CheckpointError,
     CheckpointNotFoundError,
     CheckpointWriteError,
+    CollationError,
+    ConversionError,
     DataPorterError,
     DataPorterWarning,
+    FastForwardWarning,
+    LaneError,
     NoSampleError,
     OptionError,
     OptionTypeError,
@@ -27,6 +30,7 @@ from dataporter.errors import (
     StateMismatchWarning,
     StateVersionError,
     TopologyError,
+    UnmatchedKeyWarning,
     WorkerDiedError,
     WorkerError,
     WorkerRestartWarning,
@@ -39,14 +43,17 @@ from dataporter.samplers import ResumableDistributedSampler, ResumableSampler
 __version__ = "0.1.0"
 
 __all__ = [
-    "CollationError",
     "CheckpointDamagedError",
     "CheckpointDamagedWarning",
     "CheckpointError",
     "CheckpointNotFoundError",
     "CheckpointWriteError",
+    "CollationError",
+    "ConversionError",
     "DataPorterError",
     "DataPorterWarning",
+    "FastForwardWarning",
+    "LaneError",
     "NoSampleError",
     "OptionError",
     "OptionTypeError",
@@ -61,6 +68,7 @@ __all__ = [
     "StateMismatchWarning",
     "StateVersionError",
     "TopologyError",
+    "UnmatchedKeyWarning",
     "WorkerDiedError",
     "WorkerError",
     "WorkerRestartWarning",

@@ -28,7 +28,6 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── FastForwardWarning                    a resume has to read data again
     ├── StateMismatchWarning                  a mismatch that `strict=False` let pass
     ├── UnmatchedKeyWarning                   a converter's key that looks misspelled
-    └── WorkerRestartWarning                  a worker died and was replaced
     ├── WorkerRestartWarning                  a worker died and was replaced
     └── CheckpointDamagedWarning              damaged checkpoints were passed over
 

@@ -501,7 +501,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> tuple[Identity, Progress]:
         """Read a state, or those of all ranks."""
-        if not isinstance(state, list | tuple) or not state:
+        if not (isinstance(state, list) and state) or not all(
+            isinstance(one, Mapping) for one in state
+        ):
             return parse_state(state)
         parsed = [parse_state(one) for one in state]
         if not self._splits_lanes:

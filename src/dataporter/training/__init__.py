@@ -1,23 +1,21 @@
-"""What a training script needs around a loader: task specs, collators and their registry."""
+"""What a training script needs around a loader: collators, configuration, checkpoints."""
 
+from dataporter.training.checkpoint import CheckpointManager
 from dataporter.training.default_collator import DefaultCollator
 from dataporter.training.registry import CollatorRegistry
 from dataporter.training.task_spec import TaskSpec
 from dataporter.training.text_collator import LanguageModelingDataCollator, TextCollator
+from dataporter.training.training_config import TrainingConfig
 from dataporter.training.vision_collator import VisionCollator, VisionDataCollator
 
 __all__ = [
+    "CheckpointManager",
     "CollatorRegistry",
     "DefaultCollator",
     "LanguageModelingDataCollator",
     "TaskSpec",
     "TextCollator",
+    "TrainingConfig",
     "VisionCollator",
     "VisionDataCollator",
 ]
-"""What surrounds a loader in training: its configuration and its checkpoints."""
-
-from dataporter.training.checkpoint import CheckpointManager
-from dataporter.training.training_config import TrainingConfig
-
-__all__ = ["CheckpointManager", "TrainingConfig"]

@@ -1,0 +1,108 @@
+"""`PatchedDataLoader`: `ResumableDataLoader` with that loader's defaults.
+
+It has a seed when none is given, and shares the indices of a sampler of the user's own
+among ranks too. Nothing of torch is patched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from torch.utils.data import DistributedSampler
+
+from dataporter.resumable_dataloader import ResumableDataLoader, Samples
+from dataporter.samplers import ResumableSampler, group_topology
+
+__all__ = ["PatchedDataLoader"]
+
+Sample_co = TypeVar("Sample_co", covariant=True)
+
+_SEED = 1024
+
+
+class PatchedDataLoader(ResumableDataLoader[Sample_co]):
+    """A `ResumableDataLoader` whose shuffle is the same at every run, on any number of ranks.
+
+    `seed` decides it. With `shard_samplers`, a `sampler` or `batch_sampler` is shared among
+    the ranks of a process group that is up, unless it is one of those that do so themselves.
+    `options` are the other arguments of `ResumableDataLoader`.
+
+    >>> loader = PatchedDataLoader(list(range(15)), batch_size=5, shuffle=True)
+    >>> for step, batch in enumerate(loader):
+    ...     if step == 2:
+    ...         state = loader.state_dict()
+    >>> loader.load_state_dict(state)
+    >>> len(list(loader)), len(list(loader))
+    (0, 3)
+    """
+
+    def __init__(
+        self,
+        dataset: Samples[Sample_co],
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        *args: Any,
+        seed: int = _SEED,
+        shard_samplers: bool = True,
+        **options: Any,
+    ) -> None:
+        if shard_samplers:
+            sampler, batch_sampler = _sharded(sampler), _sharded(batch_sampler)
+        super().__init__(
+            dataset, batch_size, shuffle, sampler, batch_sampler, *args, seed=seed, **options
+        )
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        strict: bool = True,
+        *,
+        proceed: bool = True,
+    ) -> None:
+        """Continue where `state_dict` was taken; with `proceed=False`, at its epoch's start."""
+        super().load_state_dict(state_dict, strict)
+        if not proceed:
+            epoch = self.epoch
+            self.set_epoch(epoch + 1)
+            self.set_epoch(epoch)
+
+
+class _Sharded:
+    """What a rank gets of a sampler: every so manieth, padded to the same number for all."""
+
+    def __init__(self, sampler: Iterable[Any], rank: int, num_replicas: int) -> None:
+        self.sampler = sampler
+        self.rank = rank
+        self.num_replicas = num_replicas
+
+    def __iter__(self) -> Iterator[Any]:
+        first: list[Any] = []
+        step: list[Any] = []
+        for drawn in self.sampler:
+            if len(first) < self.num_replicas:
+                first.append(drawn)
+            step.append(drawn)
+            if len(step) == self.num_replicas:
+                yield step[self.rank]
+                step = []
+        if step:
+            yield (step + first * self.num_replicas)[self.rank]
+
+    def __len__(self) -> int:
+        length: int = len(self.sampler)  # type: ignore[arg-type]  # a TypeError where it has none
+        return (length + self.num_replicas - 1) // self.num_replicas
+
+
+def _sharded(sampler: Iterable[Any] | None) -> Any:
+    """A sampler's share of this rank; as it is where it shares by itself or there is one rank."""
+    topology = group_topology()
+    if sampler is None or topology is None or topology.world_size == 1:
+        return sampler
+    inner = getattr(sampler, "sampler", None)
+    for part in (sampler, inner):
+        if isinstance(part, DistributedSampler | ResumableSampler) or hasattr(part, "num_replicas"):
+            return sampler
+    return _Sharded(sampler, topology.rank, topology.world_size)
