@@ -501,13 +501,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> tuple[Identity, Progress]:
         """Read a state, or those of all ranks."""
-        if not (isinstance(state, list) and state) or not all(
-            isinstance(one, Mapping) for one in state
-        ):
+        if not (self._splits_lanes and isinstance(state, list) and state):
             return parse_state(state)
         parsed = [parse_state(one) for one in state]
-        if not self._splits_lanes:
-            return parsed[self._topology.rank if len(parsed) > self._topology.rank else 0]
         saved, progress = parsed[0]
         lanes = merged([one.lanes for _, one in parsed if one.lanes is not None])
         return saved, replace(progress, lanes=lanes)
