@@ -31,6 +31,7 @@ ROOMS = [
     "cursor",
     "passes",
     "resumable_dataloader",
+    "torchdata_state",
     "stateful_dataloader",
     "patched_dataloader",
     "converters",

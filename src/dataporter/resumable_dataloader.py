@@ -487,7 +487,10 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             warnings.warn(message, StateMismatchWarning, stacklevel=2)
         if self._own is not None:
             progress = within(progress, self._own.order.length, strict=strict)
-        progress = self._fitted(progress, saved)
+        self._continue_at(self._fitted(progress, saved.batch_size), seed)
+
+    def _continue_at(self, progress: Progress, seed: int) -> None:
+        """Make the next pass begin at a progress that fits this loader."""
         self._tasks.restore(progress)
         self._follow_lanes()
         if self._own is None:
@@ -508,15 +511,15 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         lanes = merged([one.lanes for _, one in parsed if one.lanes is not None])
         return saved, replace(progress, lanes=lanes)
 
-    def _fitted(self, progress: Progress, saved: Identity) -> Progress:
-        """A progress whose lanes are those that this rank reads."""
+    def _fitted(self, progress: Progress, batch_size: int | None) -> Progress:
+        """A progress whose lanes are those that this rank reads; saved with `batch_size`."""
         if self._lanes is None:
             return progress
         if progress.lanes is None:
             return replace(progress, lanes=self._lanes.lanes)
         lanes = share_of(progress.lanes, self._topology, split=self._splits_lanes)
         if is_iterable(self.dataset):
-            check_reading_again(lanes, saved.batch_size, self.batch_size)
+            check_reading_again(lanes, batch_size, self.batch_size)
         return replace(progress, lanes=lanes)
 
     def _follow_lanes(self) -> None:

@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch.utils.data import BatchSampler as TorchBatchSampler
 from torch.utils.data import DistributedSampler, Sampler
 
-from dataporter.errors import OptionError, OptionTypeError, StateFormatError
+from dataporter.errors import (
+    OptionError,
+    OptionTypeError,
+    StateFormatError,
+    StateMismatchError,
+)
 from dataporter.resumable_dataloader import ResumableDataLoader, Samples
+from dataporter.streams import is_iterable
+from dataporter.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
+from dataporter.utils.state_dict import Progress
 
 __all__ = [
     "BatchSampler",
@@ -108,9 +117,71 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
     def load_state_dict(
         self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True
     ) -> None:
-        """Make the next pass continue where `state_dict` was taken; {} for the start."""
-        if state_dict:
+        """Make the next pass continue where `state_dict` was taken; {} for the start.
+
+        A state that torchdata has saved is continued as well. Where that was shuffled, pass
+        `sampler=RandomSampler(dataset)`, which shuffles as torchdata does.
+        """
+        if is_torchdata_state(state_dict):
+            found = read_torchdata_state(state_dict)  # type: ignore[arg-type]  # a mapping
+            self._continue_at(self._translated(found), self.seed)
+            if found.steps_since:
+                self._read_and_drop(found.steps_since + found.finished)
+        elif state_dict:
             super().load_state_dict(state_dict, strict)
+
+    def _translated(self, found: TorchdataState) -> Progress:
+        """The progress that a state of torchdata stands for."""
+        size = self.batch_size or 1
+        # torchdata has the end of an epoch only after the steps that it reads again.
+        finished = found.finished and not found.steps_since
+        progress = Progress(batches_processed=found.steps, finished=finished)
+        if (found.lanes is None) != (self._lanes is None):
+            msg = (
+                "this state of torchdata was saved over another kind of dataset: an iterable or a "
+                "dataset with a state on one side, neither on the other. Resume with the same."
+            )
+            raise StateMismatchError(msg)
+        if found.lanes is not None:
+            progress = self._fitted(replace(progress, lanes=found.lanes), self.batch_size)
+        if is_iterable(self.dataset):
+            return replace(progress, samples_processed=found.steps * size)
+        samples = found.steps if found.samples is None else found.samples
+        if self._num_samples is not None:
+            samples = min(samples, self._num_samples)
+        progress = replace(progress, samples_processed=samples)
+        if self._own is None:
+            return self._with_sampler(progress, found)
+        if found.generator is not None or self._own.shuffle:
+            msg = (
+                "this state of torchdata was shuffled by torchdata's RandomSampler, or this loader "
+                "shuffles and it did not. dataporter's own shuffle is another order: to continue, "
+                "pass sampler=RandomSampler(dataset) of dataporter.stateful_dataloader."
+            )
+            raise StateMismatchError(msg)
+        return progress
+
+    def _read_and_drop(self, steps: int) -> None:
+        """Go on by so many batches, since nothing says where they lead to."""
+        batches = iter(self)
+        for _ in range(steps):
+            next(batches, None)
+        super().load_state_dict(self.state_dict())
+
+    def _with_sampler(self, progress: Progress, found: TorchdataState) -> Progress:
+        """Put what a state of torchdata says of a sampler where this loader keeps it."""
+        if self._users is not None and self._users.is_stateful:
+            if found.sampler is None:
+                msg = (
+                    "this state of torchdata has no state of a sampler, and this loader's has "
+                    "one. Resume with the sampler that it was saved with."
+                )
+                raise StateMismatchError(msg)
+            return replace(progress, sampler={"state": found.sampler, "ended": False})
+        if found.generator is not None and isinstance(self.sampler, RandomSampler):
+            self.sampler.generator.set_state(found.generator)
+        start = self._tasks.fresh(progress.epoch)
+        return replace(progress, rng_state=start.rng_state, sampler=start.sampler)
 
 
 class RandomSampler(Sampler[int]):
