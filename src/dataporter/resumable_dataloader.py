@@ -518,7 +518,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         if progress.lanes is None:
             return replace(progress, lanes=self._lanes.lanes)
         lanes = share_of(progress.lanes, self._topology, split=self._splits_lanes)
-        if is_iterable(self.dataset):
+        if is_iterable(self.dataset) and not progress.finished:
             check_reading_again(lanes, batch_size, self.batch_size)
         return replace(progress, lanes=lanes)
 

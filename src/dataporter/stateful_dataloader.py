@@ -125,17 +125,15 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
         if is_torchdata_state(state_dict):
             found = read_torchdata_state(state_dict)  # type: ignore[arg-type]  # a mapping
             self._continue_at(self._translated(found), self.seed)
-            if found.steps_since:
-                self._read_and_drop(found.steps_since + found.finished)
+            if found.steps_since and not found.finished:
+                self._read_and_drop(found.steps_since)
         elif state_dict:
             super().load_state_dict(state_dict, strict)
 
     def _translated(self, found: TorchdataState) -> Progress:
         """The progress that a state of torchdata stands for."""
         size = self.batch_size or 1
-        # torchdata has the end of an epoch only after the steps that it reads again.
-        finished = found.finished and not found.steps_since
-        progress = Progress(batches_processed=found.steps, finished=finished)
+        progress = Progress(batches_processed=found.steps, finished=found.finished)
         if (found.lanes is None) != (self._lanes is None):
             msg = (
                 "this state of torchdata was saved over another kind of dataset: an iterable or a "

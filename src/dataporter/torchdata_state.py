@@ -6,6 +6,7 @@ As versions 0.10 and 0.11 of it write them: one form without workers, one with.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dataporter.errors import StateFormatError, StateMismatchError
@@ -52,6 +53,10 @@ def _read(state: Mapping[str, Any]) -> TorchdataState:
         last = snapshot["_last_yielded_worker_id"]
     else:
         main, step, workers, last = state, state["_num_yielded"], [state], 0
+    lanes = _lanes(workers, step, last)
+    if lanes is not None and state["_iterator_finished"] and "_snapshot" in state:
+        # They are as of before the end, and new workers begin the next epoch.
+        lanes = replace(lanes, each={lane: LaneState(ended=True) for lane in lanes.each})
     drawn = main["_sampler_iter_state"] or {}
     random = drawn.get("sampler_iter_state", drawn)
     return TorchdataState(
@@ -61,7 +66,7 @@ def _read(state: Mapping[str, Any]) -> TorchdataState:
         finished=state["_iterator_finished"],
         generator=random.get("generator") if isinstance(random, Mapping) else None,
         sampler=drawn.get("sampler_state", main["_index_sampler_state"]),
-        lanes=_lanes(workers, step, last),
+        lanes=lanes,
     )
 
 

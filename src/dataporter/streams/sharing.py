@@ -45,7 +45,11 @@ def share_of(lanes: Lanes, topology: Topology, *, split: bool) -> Lanes:
 
 def check_reading_again(lanes: Lanes, saved_size: int | None, present_size: int | None) -> None:
     """Refuse or warn of lanes of which a part has to be read again."""
-    again = {lane: state for lane, state in lanes.each.items() if state.batches > state.at}
+    again = {
+        lane: state
+        for lane, state in lanes.each.items()
+        if state.batches > state.at and not state.ended
+    }
     if not again:
         return
     if saved_size != present_size:
