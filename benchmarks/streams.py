@@ -31,15 +31,17 @@ class Rows(IterableDataset[dict[str, Any]]):
         step, first = (1, 0) if info is None else (info.num_workers, info.id)
         for number in range(first + self._next * step, self._length, step):
             self._next += 1
-            self._extra[self._next % max(len(self._extra), 1) :][:1] += 1
             yield {"features": self._features[number % 4096], "id": number, "weight": number / 2}
         self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
+        if not len(self._extra):
+            return {"next": self._next}
+        self._extra[self._next % len(self._extra)] += 1
         return {"next": self._next, "extra": self._extra}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._next, self._extra = state["next"], state["extra"]
+        self._next, self._extra = state["next"], state.get("extra", self._extra)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import reprlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from operator import length_hint
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from dataporter.errors import NoSampleError
 from dataporter.generators import capture, restore, seed_all
-from dataporter.order.keys import key_as_int, mix
+from dataporter.order.keys import key_as_int, mix, mix_one
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -54,13 +54,13 @@ class Stream:
 
     def batch_key(self, positions: NDArray[np.int64]) -> int:
         """The key of what is done to a batch as a whole: that of its first position."""
-        return int(mix(self._batch, positions[:1])[0]) if len(positions) else self._batch
+        return mix_one(self._batch, int(positions[0])) if len(positions) else self._batch
 
     def lane_key(self, lane: int, number: int) -> int:
         """The key of a lane's batch; number -1 is for what comes before its first."""
         if lane not in self._lanes:
             self._lanes[lane] = key_as_int("lane", self.seed, self.epoch, lane)
-        return int(mix(self._lanes[lane], np.array([number + 1]))[0])
+        return mix_one(self._lanes[lane], number + 1)
 
 
 class _Current:
@@ -261,23 +261,34 @@ def each_seeded(
     return _keyed(_threads.current, each, arguments, keys, seeds=seeds_globals)
 
 
-@contextmanager
-def in_lane(*, seeds_globals: bool) -> Iterator[Callable[[int], None]]:
+class in_lane:  # noqa: N801  a context of every batch: a generator's costs more
     """Read a lane: what is given here sets the random numbers from then on, by a key.
 
     What is read from a stream cannot be read again, so there is no seeing first whether
     it draws: it is seeded in any case.
     """
-    current = _threads.current
 
-    def enter(key: int) -> None:
-        if seeds_globals:
+    __slots__ = ("_before", "_current", "_sample", "_seeds_globals")
+
+    def __init__(self, *, seeds_globals: bool) -> None:
+        self._seeds_globals = seeds_globals
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._current = current = _threads.current
+        self._sample = current.key, current.generator, current.asked
+        self._before = capture() if self._seeds_globals else None
+        return self._set
+
+    def _set(self, key: int) -> None:
+        if self._seeds_globals:
             seed_all(key)
-        current.enter(key)
+        self._current.enter(key)
 
-    undisturbed = _caller_undisturbed() if seeds_globals else nullcontext()
-    with _put_back_when_done(current), undisturbed:
-        yield enter
+    def __exit__(self, *_: object) -> None:
+        current = self._current
+        current.key, current.generator, current.asked = self._sample
+        if self._before is not None:
+            restore(self._before)
 
 
 def _unseeded(

@@ -6,8 +6,6 @@ offers no way to set it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch.utils.data._utils import worker as torchs
@@ -21,17 +19,22 @@ def announce_worker(worker: int, num_workers: int, seed: int, dataset: Any) -> N
     torchs._worker_info = info  # noqa: SLF001  see the module's docstring
 
 
-@contextmanager
-def announced(info: Any) -> Iterator[None]:
+class announced:  # noqa: N801  a context, entered several times a batch: not by a generator
     """Make `get_worker_info()` answer `info` for a while, None as outside of any worker."""
-    before, torchs._worker_info = torchs._worker_info, info  # noqa: SLF001  likewise
-    try:
-        yield
-    finally:
-        torchs._worker_info = before  # noqa: SLF001  likewise
+
+    __slots__ = ("_before", "_info")
+
+    def __init__(self, info: Any) -> None:
+        self._info = info
+
+    def __enter__(self) -> None:
+        self._before, torchs._worker_info = torchs._worker_info, self._info  # noqa: SLF001  likewise
+
+    def __exit__(self, *_: object) -> None:
+        torchs._worker_info = self._before  # noqa: SLF001  likewise
 
 
-def worker_unannounced() -> AbstractContextManager[None]:
+def worker_unannounced() -> announced:
     """Make `get_worker_info()` answer as outside of any worker.
 
     For torch's `default_collate`, which in a worker stacks into shared memory of its own,

@@ -104,13 +104,19 @@ _NONE = object()
 
 
 def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
-    """The outline of a batch, `_NONE` if it needs a pickle. A tuple is a tuple of one list.
+    """The outline of a batch, `_NONE` if it needs a pickle.
+
+    In it a tuple of one is a tuple, of two bytes in the slot, of more a tensor there.
 
     `seen` has what was come across, by identity; of a tensor, where it lies by now.
     """
     kind = type(part)
     if kind in _SCALARS:
         return part
+    if kind is bytes:
+        offset, memory = writer.reserve(len(part))
+        memory[:] = np.frombuffer(part, np.uint8)
+        return offset, len(part)
     if id(part) in seen:
         return _NONE  # of what is there twice, a pickle makes one again
     if kind is torch.Tensor:
@@ -132,16 +138,18 @@ def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
 
 
 _SCALARS = (str, int, float, bool, type(None))
-_IN_COLUMNS = (str, int, float)  # many of them in a list are sooner pickled
+_IN_COLUMNS = (str, int, float, bytes)  # many of them in a list are sooner pickled
 
 
 def _filled(outline: Any, memory: NDArray[np.uint8]) -> Any:
     """The batch of an outline, over the slot's memory."""
     kind = type(outline)
     if kind is tuple:
-        if len(outline) > 1:
-            return _placed_tensor(memory, *outline)
-        return tuple(_filled(part, memory) for part in outline[0])
+        if len(outline) == 1:
+            return tuple(_filled(part, memory) for part in outline[0])
+        if len(outline) == 2:  # noqa: PLR2004  as `_outline` says
+            return memory[outline[0] : outline[0] + outline[1]].tobytes()
+        return _placed_tensor(memory, *outline)
     if kind is dict:
         return {name: _filled(part, memory) for name, part in outline.items()}
     if kind is list:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_SEED = 2**64 - 1
+_MASK = 2**64 - 1
 
 
 def derive_key(purpose: str, *parts: int | str, num_bytes: int = 8) -> bytes:
@@ -47,6 +48,21 @@ def mix(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
         mixed ^= mixed >> np.uint64(27)
         mixed *= np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def mix_one(key: int, counter: int) -> int:
+    """Hash one counter as `mix` does: for a single number NumPy takes ten times as long.
+
+    >>> mix_one(7, 3) == int(mix(7, np.array([3]))[0])
+    True
+    """
+    mixed = counter
+    for _ in range(2):
+        mixed = (mixed + key) & _MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        mixed ^= mixed >> 31
     return mixed
 
 

@@ -44,8 +44,8 @@ class LaneBatch(NamedTuple):
     batch: Any
     size: int
     ended: bool
-    dataset: torch.Tensor | None = None
-    iterator: torch.Tensor | None = None
+    dataset: bytes | None = None
+    iterator: bytes | None = None
 
 
 class LaneFetcher:
@@ -129,7 +129,7 @@ class LaneFetcher:
                 samples = []
             batch = self._fetch.collated(samples, empty) if samples else None
             states = lane.capture() if order.captures or ended else (None, None)
-        return (batch, len(samples), ended, *map(_as_tensor, states))
+        return (batch, len(samples), ended, *states)
 
     def open(self, starts: Mapping[int, Start], stream: Stream) -> Opened:
         """Begin lanes at once; the states of their datasets and iterators then."""
@@ -180,13 +180,6 @@ class LaneFetcher:
 def _samples(indices: Any, keys: Sequence[int], dataset: Any, *, seeds: bool) -> list[Any]:
     wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
     return each_seeded(dataset.__getitem__, wanted, keys, seeds_globals=seeds)
-
-
-def _as_tensor(packed: bytes | None) -> torch.Tensor | None:
-    """Bytes as something that an engine leaves in its slot."""
-    if packed is None:
-        return None
-    return torch.from_numpy(np.frombuffer(bytearray(packed), np.uint8))
 
 
 def is_iterable(dataset: Any) -> bool:

@@ -7,6 +7,7 @@ An iterator that is the dataset itself has one state, the iterator's.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -117,32 +118,32 @@ class Lane:
 
     def draw(self) -> list[Any]:
         """Take the next batch's samples; fewer than its size at the end."""
-        with announced(self._info), self._named():
-            return self._taken()
+        with announced(self._info):
+            try:
+                return self._taken()
+            except Exception as error:
+                self._sign(error)
+                raise
 
     def _taken(self) -> list[Any]:
         # Not by what would ask for an iterator once more: that may be the dataset itself,
         # which begins anew then.
         take: Any = self._iterator
-        samples: list[Any] = []
-        with contextlib.suppress(StopIteration):
-            for _ in range(self._size):
-                samples.append(next(take))  # noqa: PERF401  those before the end are kept
-        return samples
+        return list(map(next, itertools.repeat(take, self._size)))
 
     def apply(self, fetch: Callable[[Any], Any]) -> Any:
         """Give the dataset to `fetch`, for datasets that are read by index."""
-        with announced(self._info), self._named():
-            return fetch(self._dataset)
+        with announced(self._info):
+            try:
+                return fetch(self._dataset)
+            except Exception as error:
+                self._sign(error)
+                raise
 
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            note = f"dataporter was reading {self._name}"
-            error.__notes__ = [*getattr(error, "__notes__", []), note]  # type: ignore[attr-defined,unused-ignore]  # since 3.11
-            raise
+    def _sign(self, error: Exception) -> None:
+        """Add to an error which lane it was, for Python versions that show such notes."""
+        note = f"dataporter was reading {self._name}"
+        error.__notes__ = [*getattr(error, "__notes__", []), note]  # type: ignore[attr-defined,unused-ignore]  # since 3.11
 
     def capture(self) -> tuple[bytes | None, bytes | None]:
         """The states of dataset and iterator; an empty one is as it was at the last capture."""

@@ -7,12 +7,12 @@ depend on who reads which lane, or how far ahead.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
 from dataporter.fetch import EMPTY
 from dataporter.randomness import Stream
@@ -166,7 +166,8 @@ class Reading(Iterator[Task]):
         if not self._going:
             raise StopIteration
         task = next(self._tasks)
-        self._turn = next((lane for lane in self._going if lane > self._turn), self._going[0])
+        after = bisect_right(self._going, self._turn)
+        self._turn = self._going[after % len(self._going)]
         # Taken on the last steps before a multiple, so that all lanes are as of one step.
         captures = self._step % self._every >= self._every - len(self._places)
         number = self._issued[self._turn]
@@ -200,8 +201,8 @@ class Reading(Iterator[Task]):
         if got.size == 0:
             progress = replace(self.progress, lanes=lanes)
         elif self._iterable:
-            progress = replace(
-                self.progress,
+            progress = Progress(
+                epoch=self.progress.epoch,
                 batches_processed=self.progress.batches_processed + 1,
                 samples_processed=self.progress.samples_processed + got.size,
                 lanes=lanes,
@@ -233,18 +234,13 @@ def _opened(lanes: Lanes, opened: Opened) -> Lanes:
 def _after(state: LaneState, order: LaneOrder, got: LaneBatch) -> LaneState:
     """Where a lane stands after a batch."""
     batches = order.number + (got.size > 0)
-    after = replace(state, batches=batches, ended=got.ended)
     if got.dataset is None and got.iterator is None:
-        return after
-    return replace(
-        after,
+        return replace(state, batches=batches, ended=got.ended)
+    return LaneState(
+        batches=batches,
+        ended=got.ended,
         at=batches,
-        dataset=_newer(got.dataset, state.dataset),
-        iterator=_newer(got.iterator, state.iterator),
+        # Empty where it is as it was.
+        dataset=state.dataset if got.dataset == b"" else got.dataset,
+        iterator=state.iterator if got.iterator == b"" else got.iterator,
     )
-
-
-def _newer(sent: torch.Tensor | None, known: bytes | None) -> bytes | None:
-    if sent is None:
-        return None
-    return sent.numpy().tobytes() if len(sent) else known

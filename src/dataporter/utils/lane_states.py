@@ -43,7 +43,7 @@ class Lanes:
 
     def with_lane(self, lane: int, state: LaneState) -> Lanes:
         """Say that a lane was delivered up to `state`."""
-        return replace(self, last=lane, each={**self.each, lane: state})
+        return Lanes(count=self.count, last=lane, each={**self.each, lane: state})
 
     def afresh(self, *, carried: bool) -> Lanes:
         """Begin an epoch; with `carried`, datasets go on from their states."""
