@@ -350,3 +350,14 @@ def test_an_interrupt_leaves_the_callers_generators_alone():
     with pytest.raises(KeyboardInterrupt):
         list(batches)
     assert before.still_holds()
+
+
+class SaysItsSeed(Ids):
+    def __getitem__(self, index):
+        return torch.initial_seed()
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_samples_seed_can_be_collated_as_torchs_seeds_can(seed):
+    loader = ResumableDataLoader(SaysItsSeed(4), 4, seed=seed)
+    assert all(batch.min() >= 0 for batch in loader)

@@ -79,13 +79,17 @@ def restore(captured: Captured) -> None:
     torch.default_generator.set_state(captured.torch)
 
 
+_LARGEST_INT64 = 2**63 - 1
+
+
 def seed_all(key: int) -> None:
     """Start the three generators from one 64-bit key."""
     random.seed(key)
     # NumPy's fast seeding takes 32 bits; the longer form costs five times as much.
     np.random.seed(key >> 32)
     _note_that_nothing_waits()
-    torch.default_generator.manual_seed(key)
+    # Below 2**63 as torch's own seeds are: a dataset may return initial_seed() to be collated.
+    torch.default_generator.manual_seed(key & _LARGEST_INT64)
 
 
 def _view(address: int, size: int) -> ctypes.Array[ctypes.c_char]:
