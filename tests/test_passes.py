@@ -7,6 +7,8 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -560,8 +562,8 @@ class FailsOnce(Ids):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("error", [OSError("gone"), KeyboardInterrupt(), StopIteration()])
-def test_after_an_error_the_same_batch_is_tried_again_and_nothing_is_lost(error):
+def failing_at_4(error: BaseException) -> tuple[ResumableDataLoader, Iterator[Any]]:
+    """A loader and its pass, after batches [0, 1], [2, 3] and an error."""
     loader = ResumableDataLoader(FailsOnce(10, error, failing=4), 2, seed=1)
     batches, seen = iter(loader), []
     with pytest.raises((OSError, KeyboardInterrupt, RuntimeError)):
@@ -569,8 +571,41 @@ def test_after_an_error_the_same_batch_is_tried_again_and_nothing_is_lost(error)
     assert seen == [[0, 1], [2, 3]]
     assert loader.state_dict()["samples_processed"] == 4
     assert not loader.state_dict()["finished"]
+    return loader, batches
+
+
+def test_after_an_interrupt_the_same_batch_is_tried_again_and_nothing_is_lost():
+    loader, batches = failing_at_4(KeyboardInterrupt())
     assert [plain(batch) for batch in batches] == [[4, 5], [6, 7], [8, 9]]
     assert loader.state_dict()["finished"]
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), StopIteration()])
+def test_after_an_error_a_pass_goes_on_after_it_as_torchs_does_and_a_resume_tries_again(error):
+    loader, batches = failing_at_4(error)
+    resumed = ResumableDataLoader(Ids(10), 2, seed=1)
+    resumed.load_state_dict(loader.state_dict())
+    assert one_pass(resumed) == [[4, 5], [6, 7], [8, 9]]
+    assert [plain(batch) for batch in batches] == [[6, 7], [8, 9]]
+    assert loader.state_dict()["finished"]
+    assert loader.state_dict()["batches_processed"] == 5
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loop_that_goes_on_whatever_happens_comes_to_an_end(num_workers):
+    class Hopeless(Ids):
+        def __getitem__(self, index: int) -> int:
+            raise NotImplementedError
+
+    batches = iter(ResumableDataLoader(Hopeless(10), 2, num_workers=num_workers))
+    errors = 0
+    with pytest.raises(StopIteration):
+        while True:
+            try:
+                next(batches)
+            except NotImplementedError:
+                errors += 1
+    assert errors == 5
 
 
 def test_after_an_error_in_a_sampler_it_is_drawn_again():

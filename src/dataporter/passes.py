@@ -11,7 +11,7 @@ from typing import Any
 
 from dataporter.cursor import Cursor
 from dataporter.errors import StaleIteratorError
-from dataporter.fetch import EMPTY
+from dataporter.fetch import EMPTY, Failed
 from dataporter.tasks import Task
 from dataporter.utils.state_dict import Progress
 
@@ -19,7 +19,7 @@ from dataporter.utils.state_dict import Progress
 class Pass(Iterator[Any]):
     """One pass over a loader, from wherever its cursor stands.
 
-    `run` yields what remains after a progress, `rerun` likewise after a failure, and `end`
+    `run` yields what remains after a progress, `rerun` likewise after an interrupt, and `end`
     says what the end of an epoch leads to. A state loaded in the meantime takes effect
     here: the pass goes on at the loaded position, or raises if another pass has taken that
     over.
@@ -70,10 +70,13 @@ class Pass(Iterator[Any]):
             raise
         except BaseException:
             # Its iterator is at its end now, the epoch is not: the next call tries this batch
-            # again, so that catching an error or an interrupt loses nothing.
+            # again, so that catching an interrupt loses nothing.
             self._broken = True
             raise
         self._progress = task.progress
+        if type(batch) is Failed:
+            # The state stays before it. Who catches this and goes on, goes on after it.
+            raise _raisable(batch.error)
         self._cursor.deliver(task.progress, by=self._number)
         return batch
 
@@ -86,3 +89,12 @@ class Pass(Iterator[Any]):
             )
             raise StaleIteratorError(msg)
         self._begin()
+
+
+def _raisable(error: Exception) -> Exception:
+    """An error as it is, unless it would be taken for the end of the pass."""
+    if not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError("the dataset raised StopIteration")
+    wrapped.__cause__ = error
+    return wrapped

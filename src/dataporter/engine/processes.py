@@ -50,7 +50,7 @@ from dataporter.engine.wire import (
 )
 from dataporter.engine.worker import Fetches, Wiring, WorkerTraceback
 from dataporter.errors import WorkerError, WorkerTimeoutError
-from dataporter.fetch import EMPTY
+from dataporter.fetch import EMPTY, Failed
 from dataporter.tasks import Task
 
 _RUSH = 4
@@ -271,7 +271,7 @@ class ProcessEngine:
         if outcome not in (BATCH, PARTIAL):
             packed = slot.reach(offset + size)[offset : offset + size].tobytes()
             self._free.append(ticket.slot)
-            raise _unpacked(packed, in_init=outcome == UNREADY)
+            return Failed(_unpacked(packed, in_init=outcome == UNREADY))
         if len(self._held) < _MOST_HELD:
             memory = slot.fresh(offset + size)
             keep = max(self._depth, _STRETCH_BYTES // self._largest)
@@ -411,7 +411,7 @@ class _Free:
             self._bare.append(self._slot.number)
 
 
-def _unpacked(packed: bytes, *, in_init: bool) -> BaseException:
+def _unpacked(packed: bytes, *, in_init: bool) -> Exception:
     """The error that a worker met, with where it was as its cause."""
     pickled, name, text = pickle.loads(packed)  # noqa: S301  from a worker of ours
     if in_init:
@@ -419,7 +419,7 @@ def _unpacked(packed: bytes, *, in_init: bool) -> BaseException:
     if pickled is None:
         msg = f"{name} in a worker, which cannot be sent as it is. {text}"
         return WorkerError(msg)
-    error: BaseException = pickle.loads(pickled)  # noqa: S301  likewise
+    error: Exception = pickle.loads(pickled)  # noqa: S301  likewise
     error.__cause__ = WorkerTraceback(text)
     return error
 

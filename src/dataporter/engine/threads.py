@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from dataporter.engine.crew import WorkerOptions
-from dataporter.engine.pinning import pinned
+from dataporter.engine.inline import attempted
 from dataporter.engine.worker import Fetches
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
-from dataporter.fetch import EMPTY
 from dataporter.generators import capture, restore
 from dataporter.tasks import Task
 
@@ -36,13 +35,14 @@ def run_in_threads(
             task = next(tasks, None)
             if task is None:
                 return
-            ahead[executor.submit(fetch, task.indices, task.positions, task.stream)] = task
+            ahead[executor.submit(attempted, fetch, task, pins=pins)] = task
 
     try:
         for task in tasks:
-            batch = _watched(fetch, task) if randomness else _fetched(fetch, task)
+            attempt = _watched if randomness else attempted
+            batch = attempt(fetch, task, pins=pins)
             top_up()
-            yield task, pinned(batch) if pins and batch is not EMPTY else batch
+            yield task, batch
             break
         while ahead:
             awaited = [next(iter(ahead))] if options.in_order else list(ahead)
@@ -55,21 +55,16 @@ def run_in_threads(
                 )
                 raise WorkerTimeoutError(msg)
             future = next(future for future in ahead if future in done)
-            batch = future.result()
             task = ahead.pop(future)
             top_up()
-            yield task, pinned(batch) if pins and batch is not EMPTY else batch
+            yield task, future.result()
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _fetched(fetch: Fetches, task: Task) -> Any:
-    return fetch(task.indices, task.positions, task.stream)
-
-
-def _watched(fetch: Fetches, task: Task) -> Any:
+def _watched(fetch: Fetches, task: Task, *, pins: bool) -> Any:
     before = capture()
-    batch = _fetched(fetch, task)
+    batch = attempted(fetch, task, pins=pins)
     if before.still_holds():
         return batch
     restore(before)

@@ -42,6 +42,15 @@ class _Empty:
 EMPTY = _Empty()
 
 
+class Failed:
+    """Stands for a batch that could not be made; the error is the caller's to see."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class Fetcher:
     """Fetches batches of a dataset.
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dataporter.fetch import EMPTY
+from dataporter.fetch import EMPTY, Failed
 from dataporter.randomness import Stream
 from dataporter.streams.fetcher import LaneBatch, LaneOrder, Opened
 from dataporter.streams.lane import Start
@@ -192,6 +192,8 @@ class Reading(Iterator[Task]):
 
     def received(self, result: tuple[Task, Any]) -> tuple[Task, Any]:
         """Take note of a delivery; the task says then where the run stands."""
+        if isinstance(result[1], Failed):
+            raise result[1].error  # the lane would end here: it is begun again instead
         task, got = result[0], LaneBatch(*result[1])
         order: Any = task.indices
         lanes = lanes_of(self.progress)
