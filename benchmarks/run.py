@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import order
 import resume
+import streams
 import throughput
 import workers
 
@@ -14,6 +15,7 @@ def main() -> None:
     resume.main()
     throughput.main()
     workers.main()
+    streams.main()
 
 
 if __name__ == "__main__":
