@@ -6,6 +6,7 @@ prefetch, never in pieces. So a state is right at every moment, a signal handler
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -53,6 +54,17 @@ class Pass(Iterator[Any]):
         while batch is EMPTY:  # every sample of it was left out
             batch = self._next_batch()
         return batch
+
+    def await_workers(self) -> None:
+        """Wait until workers have begun, and raise here what went wrong with that."""
+        if self._results is None or self._broken:
+            return
+        for result in self._results:
+            if type(result[1]) is Failed and result[1].in_init:
+                self._broken = True
+                raise result[1].error
+            self._results = itertools.chain([result], self._results)
+            return
 
     def _next_batch(self) -> Any:
         if self._results is None:

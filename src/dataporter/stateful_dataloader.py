@@ -114,6 +114,13 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
             },
         )
 
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
+        """Begin a pass; what goes wrong in `worker_init_fn` is raised here, as in torchdata."""
+        batches: Any = super().__iter__()
+        if self.worker_init_fn is not None and self.num_workers:
+            batches.await_workers()
+        return batches  # type: ignore[no-any-return]
+
     def load_state_dict(
         self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True
     ) -> None:

@@ -271,7 +271,8 @@ class ProcessEngine:
         if outcome not in (BATCH, PARTIAL):
             packed = slot.reach(offset + size)[offset : offset + size].tobytes()
             self._free.append(ticket.slot)
-            return Failed(_unpacked(packed, in_init=outcome == UNREADY))
+            in_init = outcome == UNREADY
+            return Failed(_unpacked(packed, in_init=in_init), in_init=in_init)
         if len(self._held) < _MOST_HELD:
             memory = slot.fresh(offset + size)
             keep = max(self._depth, _STRETCH_BYTES // self._largest)

@@ -45,10 +45,11 @@ EMPTY = _Empty()
 class Failed:
     """Stands for a batch that could not be made; the error is the caller's to see."""
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "in_init")
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, *, in_init: bool = False) -> None:
         self.error = error
+        self.in_init = in_init  # of the worker, before any batch
 
 
 class Fetcher:
