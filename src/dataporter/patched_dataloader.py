@@ -51,8 +51,10 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
     ) -> None:
         if shard_samplers:
             sampler, batch_sampler = _sharded(sampler), _sharded(batch_sampler)
+        # One of dataporter's samplers has a seed itself.
+        chosen = None if isinstance(sampler, ResumableSampler) and seed == _SEED else seed
         super().__init__(
-            dataset, batch_size, shuffle, sampler, batch_sampler, *args, seed=seed, **options
+            dataset, batch_size, shuffle, sampler, batch_sampler, *args, seed=chosen, **options
         )
 
     def load_state_dict(
