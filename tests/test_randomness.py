@@ -1,6 +1,7 @@
 """A sample's random numbers, and everybody else's."""
 
 import random
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -292,11 +293,23 @@ class DrawsNothing(Dataset):
         return index
 
 
-def test_a_dataset_that_draws_nothing_is_seeded_in_its_first_batch_only():
+def test_a_dataset_that_draws_nothing_is_never_seeded():
     dataset = DrawsNothing()
     dataset.outside = random.getstate()
     one_pass(ResumableDataLoader(dataset, 8, seed=1))
-    assert dataset.seeded == [True] * 8 + [False] * 32
+    assert dataset.seeded == [False] * 40
+
+
+def test_of_a_dataset_that_draws_only_the_first_sample_is_read_twice():
+    class Counted(Augmented):
+        read: ClassVar[list[int]] = []
+
+        def __getitem__(self, index: int) -> Any:
+            self.read.append(index)
+            return super().__getitem__(index)
+
+    one_pass(ResumableDataLoader(Counted(20), 5, seed=1))
+    assert Counted.read == [0, *range(20)]
 
 
 def test_a_collate_function_is_applied_to_its_samples_once_also_if_it_first_draws_late():

@@ -141,9 +141,9 @@ _SEEDED = 2  # one by one, the global generators seeded before each
 class LazySeeding:
     """Applies a function to arguments as if each application had been seeded.
 
-    The first time each one is seeded and watched. A function that drew nothing runs
-    unseeded from then on, and the generators are looked at once after each run; if it did
-    draw, they are put back, the run is made again with seeding, and seeding stays.
+    It runs unseeded at first, and the generators are looked at after each run; if it did
+    draw, they are put back, the run is made again with seeding, and seeding stays. The first
+    time a run is one application, later all of them.
     The caller's generators are left as they were, whatever happens.
 
     With `seeds_globals=False` nobody's global generators are touched or looked at; only
@@ -215,15 +215,11 @@ class LazySeeding:
         arguments: Sequence[Argument],
         keys: Sequence[int],
     ) -> list[Result]:
+        # One by one, so that of a dataset that draws only one sample is read twice.
+        self._level = _NOTHING
         results: list[Result] = []
-        need = _NOTHING
-        with _caller_undisturbed():
-            for argument, key in zip(arguments, keys, strict=True):
-                seed_all(key)
-                watch = _Watch(current) if need < _SEEDED else None
-                results += _keyed(current, each, [argument], [key])
-                need = max(need, watch.seen()) if watch else need
-        self._level = need
+        for argument, key in zip(arguments, keys, strict=True):
+            results += self._map(current, each, [argument], lambda key=key: [key], None)  # type: ignore[misc]
         return results
 
 

@@ -306,7 +306,7 @@ def test_a_warning_for_each_death_names_pid_signal_and_batch_and_points_to_the_l
     assert batches == reference()[0]
     assert len(caught) == 3
     for pid, warning in zip(killed, caught, strict=True):
-        assert f"(pid {pid}) was killed by SIGKILL" in str(warning.message)
+        assert f"(pid {pid}) is killed by signal: SIGKILL" in str(warning.message)
         assert re.search(r"between two batches|while fetching batch \d+", str(warning.message))
         assert warning.filename == __file__
 

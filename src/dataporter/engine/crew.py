@@ -164,7 +164,8 @@ class Crew:
 
     def who_has(self, issue: int, patience: float) -> str:
         """Say why a batch is late."""
-        late = f"a batch was not there after {patience:g} s (timeout={patience:g})"
+        # The words that torch's loader uses, for those who look for them.
+        late = f"DataLoader timed out after {patience:g} seconds (timeout={patience:g})"
         for worker, process in enumerate(self._workers):
             if process is not None and self.has(worker) == issue:
                 return (
@@ -197,12 +198,12 @@ class Losses:
         self._count += 1
         status = process.exitcode or 0
         how = f"ended with status {status}"
-        if status < 0:
-            how = f"was killed by {_name_of(-status)}"
+        if status < 0:  # the words that torch's loader uses, for those who look for them
+            how = f"is killed by signal: {_name_of(-status)}"
         when = "between two batches"
         if task is not None:
             when = f"while fetching batch {task.progress.batches_processed} of the epoch"
-        what = f"worker {worker} (pid {process.pid}) {how} {when}"
+        what = f"DataLoader worker (pid {process.pid}) {how}; it was worker {worker}, {when}"
         if self._count > self._most:
             msg = (
                 f"{what}; {self._count} workers have died in this pass, at most {self._most} are "

@@ -281,7 +281,10 @@ class ProcessEngine:
         else:
             memory = slot.reach(offset + size)[: offset + size].copy()
             self._free.append(ticket.slot)
-        batch = read_batch(memory, offset, size)
+        try:
+            batch = read_batch(memory, offset, size)
+        except Exception as error:  # noqa: BLE001  of a class that cannot be rebuilt here
+            return Failed(error)
         if outcome == PARTIAL:
             is_empty, batch, skipped = batch
             for sample in skipped:

@@ -49,7 +49,7 @@ def run_in_threads(
             done = wait(awaited, options.timeout or None, return_when=FIRST_COMPLETED).done
             if not done:
                 msg = (
-                    f"a batch was not there after {options.timeout:g} s "
+                    f"DataLoader timed out after {options.timeout:g} seconds "
                     f"(timeout={options.timeout:g}): a thread is still fetching it. Find out "
                     "what it waits for, or give it a longer timeout."
                 )
