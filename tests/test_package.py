@@ -14,6 +14,7 @@ ROOT = SOURCE.parents[1]
 # Top to bottom: a room imports only from rooms above it.
 ROOMS = [
     "errors",
+    "arguments",
     "order",
     "utils",
     "generators",

@@ -131,7 +131,7 @@ def test_a_class_is_a_maker_too(registry):
 
 
 def test_an_option_that_a_collator_does_not_know_is_an_error_that_lists_what_it_knows(registry):
-    with pytest.raises(OptionTypeError, match=r"no option 'nrmalize'; did you mean 'normalize'\?"):
+    with pytest.raises(OptionTypeError, match=r"no option 'nrmalize'\. Did you mean 'normalize'\?"):
         registry.get_collator(collator_name="vision", nrmalize=True)
     with pytest.raises(OptionTypeError, match=r"no option 'sample_rate'.*pad_to_multiple_of"):
         registry.get_collator(task_spec=TaskSpec.lm_tiny(), sample_rate=1)
@@ -142,16 +142,16 @@ def test_an_option_that_a_collator_does_not_know_is_an_error_that_lists_what_it_
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones(registry):
     with pytest.raises(
         OptionError,
-        match=r"no collator 'visoin'; did you mean 'vision'\? Known are: default, text, vision\.",
+        match=r"no collator 'visoin'\. Did you mean 'vision'\? Known are default, text, vision\.",
     ):
         registry.get_collator(collator_name="visoin")
-    with pytest.raises(OptionError, match=r"no collator 'q'\. Known are: default, text, vision\."):
+    with pytest.raises(OptionError, match=r"no collator 'q'\. Known are default, text, vision\."):
         registry.get_collator(collator_name="q")
 
 
 def test_a_misspelt_modality_is_an_error_and_not_the_default(registry):
     spec = TaskSpec(name="a", modality="txt", task_type="lm")
-    with pytest.raises(OptionError, match=r"modality 'txt'; did you mean 'text'\? Known are: "):
+    with pytest.raises(OptionError, match=r"modality 'txt'\. Did you mean 'text'\? Known are "):
         registry.get_collator(task_spec=spec)
 
 

@@ -14,8 +14,9 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from dataporter.arguments import did_you_mean
 from dataporter.converters.containers import joined, parts_of, with_parts
-from dataporter.converters.dtypes import as_dtype, did_you_mean, dtype_name
+from dataporter.converters.dtypes import as_dtype, dtype_name
 from dataporter.converters.narrowing import OnOverflow, cast
 from dataporter.converters.numbers import KINDS, as_array
 from dataporter.converters.report import ConversionReport, ReportRow

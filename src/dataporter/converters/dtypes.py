@@ -1,14 +1,13 @@
-"""What may be said for a dtype, and which close spelling was meant."""
+"""What may be said for a dtype."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import torch
 
+from dataporter.arguments import did_you_mean
 from dataporter.errors import OptionError, OptionTypeError
 
 # Those that torch can convert to and from; its quantised and sub-byte ones are not.
@@ -61,13 +60,3 @@ def as_dtype(dtype: Any, key: str = "") -> torch.dtype:
 def dtype_name(dtype: torch.dtype) -> str:
     """Name a dtype as NumPy does: without "torch."."""
     return str(dtype).removeprefix("torch.")
-
-
-def did_you_mean(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
-    """Ask for the most similar candidates, in a sentence with a space before it, if any is.
-
-    >>> did_you_mean("lable", ["label", "image"])
-    " Did you mean 'label'?"
-    """
-    close = get_close_matches(word, candidates, n=3, cutoff=cutoff)
-    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from dataporter.arguments import check_int, did_you_mean
 from dataporter.converters import KeyBasedDtypeConverter
-from dataporter.converters.dtypes import did_you_mean
 from dataporter.converters.narrowing import OnOverflow, cast
 from dataporter.converters.numbers import KINDS, as_array
 from dataporter.errors import ConversionError, OptionError, OptionTypeError
@@ -226,12 +226,7 @@ def _check_tokenizer(tokenizer: Any, max_length: Any) -> None:
     if tokenizer is None:
         msg = f"max_length={max_length!r} is for a tokenizer, found none. Pass tokenizer= too."
         raise OptionError(msg)
-    if isinstance(max_length, bool) or not isinstance(max_length, int):
-        msg = f"max_length must be an int, found {type(max_length).__name__} {max_length!r}."
-        raise OptionTypeError(msg)
-    if max_length < 1:
-        msg = f"max_length must be at least 1, found {max_length}."
-        raise OptionError(msg)
+    check_int("max_length", max_length, least=1)
 
 
 def _is_hugging_face(dataset: Any) -> bool:

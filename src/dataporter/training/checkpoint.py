@@ -8,7 +8,6 @@ whatever the user adds.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import warnings
@@ -19,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from dataporter.arguments import check_int, did_you_mean
 from dataporter.errors import (
     CheckpointDamagedError,
     CheckpointDamagedWarning,
@@ -80,8 +80,7 @@ class CheckpointManager:
             msg = f"checkpoint_dir must be a folder, found the file {self.checkpoint_dir}."
             raise OptionError(msg)
         for name, count in (("keep_best", keep_best), ("keep_last", keep_last)):
-            if count is not None:
-                _check_count(name, count, least=1)
+            check_int(name, count, least=1, optional=True)
         if keep_best is not None and metric is None:
             msg = f"keep_best={keep_best} needs metric=, the name of the metric that decides."
             raise OptionError(msg)
@@ -115,8 +114,7 @@ class CheckpointManager:
 
         def collect() -> tuple[Any, Any]:
             contents["epoch"] = checked_epoch(epoch)
-            if step is not None:
-                _check_count("step", step, least=0)
+            check_int("step", step, least=0, optional=True)
             contents["step"] = step
             contents["metrics"] = self._checked_metrics(metrics)
             contents["custom_state"] = _checked_custom_state(custom_state)
@@ -281,8 +279,7 @@ class CheckpointManager:
             raise OptionTypeError(msg)
         checked = {name: _number(name, value) for name, value in metrics.items()}
         if self._keep_best is not None and self._metric not in checked:
-            near = difflib.get_close_matches(str(self._metric), checked, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(self._metric), checked)
             msg = (
                 f"keep_best needs the metric {self._metric!r}, found {sorted(checked)}.{hint} Give "
                 "it, or no metrics at all: then the checkpoint is not among the best."
@@ -296,15 +293,6 @@ def _path(name: str, value: object) -> Path:
         msg = f"{name} must be a string or a Path, found {type(value).__name__} {value!r}."
         raise OptionTypeError(msg)
     return Path(value)
-
-
-def _check_count(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be an int or None, found {type(value).__name__} {value!r}."
-        raise OptionTypeError(msg)
-    if value < least:
-        msg = f"{name} must be at least {least}, found {value}."
-        raise OptionError(msg)
 
 
 def _number(name: object, value: Any) -> float:

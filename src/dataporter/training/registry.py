@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from dataporter.arguments import did_you_mean
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.training.default_collator import DefaultCollator
 from dataporter.training.task_spec import TaskSpec
@@ -184,7 +184,7 @@ def _entry_for(task_spec: TaskSpec | None, entries: dict[str, CollatorEntry]) ->
             of_modality.setdefault(entry.modality, entry)
     if modality in of_modality:
         return of_modality[modality]
-    if difflib.get_close_matches(modality, of_modality):
+    if did_you_mean(modality, of_modality):
         msg = f"there is no collator for the modality {modality!r}{_known(modality, of_modality)}"
         raise OptionError(msg)
     return entries["default"]
@@ -220,9 +220,7 @@ def _parameters(factory: Callable[..., Any]) -> tuple[list[str], bool]:
 
 def _known(name: str, known: Collection[str]) -> str:
     """The end of a message about an unknown name: the one meant, perhaps, and all of them."""
-    close = difflib.get_close_matches(name, known, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else "."
-    return f"{meant} Known are: {', '.join(sorted(known)) or 'none'}."
+    return f".{did_you_mean(name, known)} Known are {', '.join(sorted(known)) or 'none'}."
 
 
 def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

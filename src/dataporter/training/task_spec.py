@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dataporter.arguments import check_int
 from dataporter.errors import OptionError, OptionTypeError
 
 
@@ -35,13 +36,7 @@ class TaskSpec:
             if not value:
                 msg = f"{field} must not be empty."
                 raise OptionError(msg)
-        length = self.max_length
-        if isinstance(length, bool) or not isinstance(length, int | None):
-            msg = f"max_length must be an int or None, found {type(length).__name__} {length!r}."
-            raise OptionTypeError(msg)
-        if length is not None and length < 1:
-            msg = f"max_length must be at least 1, found {length}."
-            raise OptionError(msg)
+        check_int("max_length", self.max_length, least=1, optional=True)
 
     @classmethod
     def lm_tiny(cls) -> TaskSpec:

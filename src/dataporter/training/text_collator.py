@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dataporter.arguments import check_int
 from dataporter.errors import CollationError, OptionError, OptionTypeError
 from dataporter.training.masking import IGNORED, mask_tokens, row_keys
 from dataporter.training.ragged import Ragged, Side, flatten, is_sequence, padded
@@ -72,7 +73,7 @@ class LanguageModelingDataCollator:
             "pad_to_multiple_of": pad_to_multiple_of,
             "vocab_size": vocab_size,
         }.items():
-            _check_positive(name, number)
+            check_int(name, number, least=1, optional=True)
         if mlm and own_labels_only:
             msg = "mlm=True makes labels, own_labels_only=True forbids it. Drop one of them."
             raise OptionError(msg)
@@ -285,15 +286,4 @@ def _of_integers(column: Ragged, name: str) -> Ragged:
 def _check_side(side: object) -> None:
     if side not in (None, "left", "right"):
         msg = f"padding_side must be 'left' or 'right', found {side!r}."
-        raise OptionError(msg)
-
-
-def _check_positive(name: str, value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be an int or None, found {type(value).__name__} {value!r}."
-        raise OptionTypeError(msg)
-    if value < 1:
-        msg = f"{name} must be at least 1, found {value}."
         raise OptionError(msg)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import math
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dataporter.errors import OptionError, OptionTypeError
+from dataporter.arguments import check_int, check_names, check_number
+from dataporter.errors import OptionError
 from dataporter.samplers import checked_seed
 
 
@@ -39,13 +38,7 @@ class TrainingConfig:
 
     # Before the generated __init__ refuses an unknown name in words that do not help.
     def __new__(cls, **options: Any) -> TrainingConfig:  # noqa: PYI034  Self is Python 3.11's
-        known = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"Did you mean {near[0]!r}? " if near else ""
-                msg = f"TrainingConfig has no {name!r}. {hint}It has {', '.join(known)}."
-                raise OptionTypeError(msg)
+        check_names("TrainingConfig", options, [field.name for field in fields(cls)])
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -54,18 +47,14 @@ class TrainingConfig:
     def validate(self) -> None:
         """Raise for a value that cannot work. Construction does this already."""
         for name in ("batch_size", "epochs", "gradient_accumulation_steps"):
-            _check_int(name, getattr(self, name), least=1)
-        _check_int("warmup_steps", self.warmup_steps, least=0)
-        if self.num_workers is not None:
-            _check_int("num_workers", self.num_workers, least=0)
-        _check_number("learning_rate", self.learning_rate, above=0.0)
+            check_int(name, getattr(self, name), least=1)
+        check_int("warmup_steps", self.warmup_steps, least=0)
+        check_int("num_workers", self.num_workers, least=0, optional=True)
+        check_number("learning_rate", self.learning_rate, above=0.0)
         if self.max_grad_norm is not None:
-            _check_number("max_grad_norm", self.max_grad_norm, above=0.0)
-        _check_number("weight_decay", self.weight_decay)
-        _check_number("val_split", self.val_split)
-        if self.val_split >= 1:
-            msg = f"val_split must be below 1, found {self.val_split}."
-            raise OptionError(msg)
+            check_number("max_grad_norm", self.max_grad_norm, above=0.0)
+        check_number("weight_decay", self.weight_decay)
+        check_number("val_split", self.val_split, below=1)
         checked_seed(self.random_seed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,24 +81,3 @@ class TrainingConfig:
             msg = f"{path} must hold a JSON object, found {type(values).__name__}."
             raise OptionError(msg)
         return cls(**values)
-
-
-def _check_int(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be an int, found {type(value).__name__} {value!r}."
-        raise OptionTypeError(msg)
-    if value < least:
-        msg = f"{name} must be at least {least}, found {value}."
-        raise OptionError(msg)
-
-
-def _check_number(name: str, value: object, *, above: float | None = None) -> None:
-    """A finite number of at least 0, or above a limit."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"{name} must be a number, found {type(value).__name__} {value!r}."
-        raise OptionTypeError(msg)
-    allowed = value >= 0 if above is None else value > above
-    if not (math.isfinite(value) and allowed):
-        expected = "at least 0" if above is None else f"above {above:g}"
-        msg = f"{name} must be finite and {expected}, found {value}."
-        raise OptionError(msg)

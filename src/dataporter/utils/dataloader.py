@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from dataporter.arguments import check_int
 from dataporter.errors import OptionError, OptionTypeError
 
 Batch: TypeAlias = dict[str, Any]
@@ -203,13 +204,8 @@ def _batch_size(loader: Any) -> int:
 
 
 def _count(name: str, value: Any, *, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be an int, found {type(value).__name__} {value!r}."
-        raise OptionTypeError(msg)
-    if value < least:
-        msg = f"{name} must be at least {least}, found {value}."
-        raise OptionError(msg)
-    return value
+    check_int(name, value, least=least)
+    return int(value)
 
 
 class DataLoaderSetupMixin:
