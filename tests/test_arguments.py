@@ -48,7 +48,7 @@ def test_a_number_may_have_to_be_above_its_limit():
     with pytest.raises(OptionError, match="rate must be finite and above 0, found 0"):
         check_number("rate", 0, above=0)
     with pytest.raises(OptionTypeError, match="rate must be a number, found bool True"):
-        check_number("rate", True)
+        check_number("rate", value=True)
 
 
 def test_an_unknown_name_is_told_with_those_that_are_known():

@@ -59,7 +59,7 @@ class HFDatasetWrapper(Dataset[Any]):
         *,
         on_overflow: OnOverflow = "raise",
     ) -> None:
-        _check_dataset(hf_dataset)
+        check_dataset(hf_dataset)
         conversions = {} if dtype_conversions is None else dtype_conversions
         self.converter = KeyBasedDtypeConverter(conversions, on_overflow=on_overflow)
         self._named = set(conversions)
@@ -202,7 +202,8 @@ class _Rows(Sequence[Any]):
         return self._rows()[index]
 
 
-def _check_dataset(dataset: Any) -> None:
+def check_dataset(dataset: Any) -> None:
+    """Raise unless this is one split of a dataset, with rows by number."""
     if isinstance(dataset, dict):
         msg = (
             f"one split of a dataset is needed, found a {type(dataset).__name__} of "

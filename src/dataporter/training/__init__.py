@@ -1,7 +1,9 @@
-"""What a training script needs around a loader: collators, configuration, checkpoints."""
+"""What a training script needs around a loader: collators, loaders, configuration, checkpoints."""
 
 from dataporter.training.checkpoint import CheckpointManager
+from dataporter.training.data_module import DataModuleProtocol, UniversalDataModule
 from dataporter.training.default_collator import DefaultCollator
+from dataporter.training.factory import DataLoaderConfig, DataLoaderFactory
 from dataporter.training.registry import CollatorRegistry
 from dataporter.training.task_spec import TaskSpec
 from dataporter.training.text_collator import LanguageModelingDataCollator, TextCollator
@@ -11,11 +13,15 @@ from dataporter.training.vision_collator import VisionCollator, VisionDataCollat
 __all__ = [
     "CheckpointManager",
     "CollatorRegistry",
+    "DataLoaderConfig",
+    "DataLoaderFactory",
+    "DataModuleProtocol",
     "DefaultCollator",
     "LanguageModelingDataCollator",
     "TaskSpec",
     "TextCollator",
     "TrainingConfig",
+    "UniversalDataModule",
     "VisionCollator",
     "VisionDataCollator",
 ]

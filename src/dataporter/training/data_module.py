@@ -1,0 +1,304 @@
+"""`UniversalDataModule`: the loaders of training and validation from almost any data.
+
+The split is a function of seed, share and length: equal in every run and on every rank,
+whatever was drawn before. The collator is the registry's choice for the task.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Subset
+
+from dataporter.arguments import check_names, check_number
+from dataporter.datasets.huggingface import check_dataset
+from dataporter.errors import (
+    OptionError,
+    OptionTypeError,
+    StateFormatError,
+    StateMismatchError,
+    StateMismatchWarning,
+)
+from dataporter.order import ShuffledOrder
+from dataporter.order.keys import key_as_int
+from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.samplers import checked_seed
+from dataporter.strategies import resolve_strategy
+from dataporter.streams import has_lanes, is_iterable
+from dataporter.training.default_collator import DefaultCollator
+from dataporter.training.factory import DataLoaderConfig, DataLoaderFactory
+from dataporter.training.registry import CollatorRegistry
+from dataporter.training.task_spec import TaskSpec
+
+
+@runtime_checkable
+class DataModuleProtocol(Protocol):
+    """Anything that has the loaders of training and validation.
+
+    >>> class Mine:
+    ...     def train_dataloader(self):
+    ...         return DataLoader(range(8), batch_size=2)
+    ...     def val_dataloader(self):
+    ...         return None
+    >>> isinstance(Mine(), DataModuleProtocol)
+    True
+    """
+
+    def train_dataloader(self) -> DataLoader[Any]: ...
+
+    def val_dataloader(self) -> DataLoader[Any] | None: ...
+
+
+class UniversalDataModule:
+    """The loaders of training and validation, of one dataset that is split or of two.
+
+    `train_data` is a Hugging Face dataset, a torch dataset, a list, a tensor or an array.
+    `val_data` is used as it is; without it, a share of `val_split` of the training data,
+    chosen by the seed, is kept for validation. With `val_split=0` there is none. `seed=None`
+    draws a seed, on several ranks one for all if their process group is up.
+
+    >>> rows = [torch.randint(0, 1000, (128,)) for _ in range(500)]
+    >>> module = UniversalDataModule(rows, batch_size=32, val_split=0.2, seed=42)
+    >>> module
+    UniversalDataModule(400 for training, 100 for validation, seed=42)
+    >>> next(iter(module.train_dataloader())).shape
+    torch.Size([32, 128])
+
+    Batches are made by `collate_fn`, if it is given. Else by the collator that the
+    `CollatorRegistry` has for `task_spec`; without one by the text collator where there is a
+    `tokenizer`, by the dataset's own `collate_fn` if it has one, by the text collator for a
+    list of token ids that are not equally long, and by default collation for all else.
+
+    Each of the loaders is made when it is first asked for, which is when a process group has
+    to be up, and is the same one from then on: its passes are the epochs of one run, and the
+    module has one state. Training is shuffled, validation comes in the dataset's order.
+
+    >>> batches = iter(module.train_dataloader())
+    >>> first = next(batches)
+    >>> state = module.state_dict()
+    >>> resumed = UniversalDataModule(rows, batch_size=32, val_split=0.2, seed=42)
+    >>> resumed.load_state_dict(state)
+    >>> torch.equal(next(iter(resumed.train_dataloader())), next(batches))
+    True
+
+    An IterableDataset, or one with a state of its own, cannot be split: give `val_data`, or
+    `val_split=0`. What else there is to say goes to `DataLoaderConfig`; `drop_last` is for
+    training only.
+    """
+
+    def __init__(
+        self,
+        train_data: Any,
+        val_data: Any = None,
+        task_spec: TaskSpec | None = None,
+        tokenizer: Any = None,
+        batch_size: int = 32,
+        val_split: float = 0.2,
+        num_workers: int | Literal["auto"] | None = None,
+        seed: int | None = 42,
+        *,
+        collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False,
+        pin_memory: bool | None = None,
+        prefetch_factor: int | None = 2,
+        persistent_workers: bool | None = None,
+        **unknown: NoReturn,
+    ) -> None:
+        check_names("UniversalDataModule", unknown, _parameters())
+        check_number("val_split", val_split, below=1)
+        _check_data("train_data", train_data)
+        if val_data is not None:
+            _check_data("val_data", val_data)
+        strategy = resolve_strategy(None)  # so that the ranks agree on a seed nobody chose
+        self.seed = strategy.choose_seed() if seed is None else checked_seed(seed)
+        self.task_spec = task_spec
+        self.tokenizer = tokenizer
+        self.val_split = val_split if val_data is None else 0.0
+        self.train_data = train_data
+        self.val_data = val_data
+        if self.val_split:
+            self.train_data, self.val_data = _split(train_data, val_split, self.seed)
+        if collate_fn is None:
+            collate_fn = _collator(train_data, val_data, task_spec, tokenizer)
+        self._train_config, self._val_config = (
+            DataLoaderConfig(
+                batch_size=batch_size,
+                shuffle=is_training and not is_iterable(train_data),
+                num_workers=num_workers,
+                pin_memory=pin_memory,
+                prefetch_factor=prefetch_factor,
+                persistent_workers=persistent_workers,
+                # Positions of the two never share their random numbers.
+                seed=self.seed if is_training else key_as_int("validation", self.seed),
+                collate_fn=collate_fn,
+                drop_last=is_training and drop_last,
+            )
+            for is_training in (True, False)
+        )
+        self._train_loader: ResumableDataLoader[Any] | None = None
+        self._val_loader: ResumableDataLoader[Any] | None = None
+
+    def train_dataloader(self) -> ResumableDataLoader[Any]:
+        """The loader of the training data, always the same one."""
+        if self._train_loader is None:
+            factory = DataLoaderFactory()
+            self._train_loader = factory.create_dataloader(self.train_data, self._train_config)
+        return self._train_loader
+
+    def val_dataloader(self) -> ResumableDataLoader[Any] | None:
+        """The loader of the validation data, always the same one; None where there is none."""
+        if self._val_loader is None and self.val_data is not None:
+            factory = DataLoaderFactory()
+            self._val_loader = factory.create_dataloader(self.val_data, self._val_config)
+        return self._val_loader
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say how the data was split and where both loaders stand, in builtins only."""
+        val_loader = self.val_dataloader()
+        return {
+            "seed": self.seed,
+            "val_split": self.val_split,
+            "train": self.train_dataloader().state_dict(),
+            "val": None if val_loader is None else val_loader.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Make both loaders continue where `state_dict` was taken.
+
+        Another split is refused, since training would then see what it was validated on, and
+        so is whatever the loaders refuse; with `strict=False` that is a warning.
+        """
+        _check_state(state_dict)
+        messages = list(self._mismatches(state_dict))
+        if messages and strict:
+            raise StateMismatchError("\n".join(messages))
+        for message in messages:
+            warnings.warn(message, StateMismatchWarning, stacklevel=2)
+        train_loader, val_loader = self.train_dataloader(), self.val_dataloader()
+        before = train_loader.state_dict()
+        train_loader.load_state_dict(state_dict["train"], strict)
+        if val_loader is None or state_dict["val"] is None:
+            return
+        try:
+            val_loader.load_state_dict(state_dict["val"], strict)
+        except Exception:
+            train_loader.load_state_dict(before)  # both or none
+            raise
+
+    def _mismatches(self, state: Mapping[str, Any]) -> list[str]:
+        messages = [
+            f"{name} changed: the state was saved with {state[name]}, this module has "
+            f"{getattr(self, name)}. Pass {name}={state[name]} to continue that run."
+            for name in ("seed", "val_split")
+            if state[name] != getattr(self, name)
+        ]
+        if (state["val"] is None) != (self.val_data is None):
+            saved, now = ("without", "with") if state["val"] is None else ("with", "without")
+            messages.append(
+                f"validation changed: the state was saved {saved} validation data, this module is "
+                f"{now}. Resume with the same data."
+            )
+        return messages
+
+    def __repr__(self) -> str:
+        counts = [f"{_count(self.train_data)} for training"]
+        if self.val_data is not None:
+            counts.append(f"{_count(self.val_data)} for validation")
+        return f"{type(self).__name__}({', '.join(counts)}, seed={self.seed})"
+
+
+def _parameters() -> list[str]:
+    names = inspect.signature(UniversalDataModule).parameters
+    return [name for name in names if name != "unknown"]
+
+
+def _check_data(name: str, data: Any) -> None:
+    if is_iterable(data):
+        return
+    if isinstance(data, str | bytes):
+        msg = f"{name} must be a dataset or a list of rows, found {type(data).__name__}."
+        raise OptionTypeError(msg)
+    check_dataset(data)
+    if len(data) == 0:
+        msg = f"{name} is empty, expected at least one sample."
+        raise OptionError(msg)
+
+
+def _split(data: Any, share: float, seed: int) -> tuple[Subset[Any], Subset[Any]]:
+    """Keep a share of the data for validation, chosen by the seed."""
+    if has_lanes(data):
+        msg = (
+            f"{type(data).__name__} is iterated or has a state, and cannot be split, found "
+            f"val_split={share}. Pass val_data=, or val_split=0 to go without validation."
+        )
+        raise OptionError(msg)
+    length = len(data)
+    held_out = round(length * share)
+    if held_out in (0, length):
+        side = "validation" if held_out == 0 else "training"
+        msg = (
+            f"val_split={share} of {length} samples leaves none for {side}. Choose another, pass "
+            "val_data=, or val_split=0 to go without validation."
+        )
+        raise OptionError(msg)
+    order = ShuffledOrder(length, seed=key_as_int("split", seed))
+    drawn = order.indices(0, np.arange(length))
+    val, train = np.sort(drawn[:held_out]), np.sort(drawn[held_out:])
+    return _subset(data, train), _subset(data, val)
+
+
+def _subset(data: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Subset[Any]:
+    # As small as an array of NumPy's, and datasets are asked for Python's ints.
+    return Subset(data, array("q", indices.tobytes()))
+
+
+def _collator(
+    train_data: Any, val_data: Any, task_spec: TaskSpec | None, tokenizer: Any
+) -> Callable[[Any], Any] | None:
+    """Choose a collator; None for default collation, which the loader does itself and faster."""
+    registry = CollatorRegistry.get_instance()
+    if task_spec is not None:
+        collator = registry.get_collator(task_spec=task_spec, tokenizer=tokenizer)
+        return None if type(collator) is DefaultCollator else collator
+    if tokenizer is not None:
+        return registry.get_collator(collator_name="text", tokenizer=tokenizer)
+    own = getattr(train_data, "collate_fn", None)
+    if callable(own):
+        return own  # type: ignore[no-any-return]
+    if _are_ids(train_data) and (val_data is None or _are_ids(val_data)):
+        lengths = {len(row) for data in (train_data, val_data) for row in data or ()}
+        if len(lengths) > 1:
+            return registry.get_collator(collator_name="text")
+    return None
+
+
+def _are_ids(data: Any) -> bool:
+    """Whether this is a list of sequences of token ids."""
+    return isinstance(data, list | tuple) and all(
+        isinstance(row, torch.Tensor) and row.ndim == 1 and not row.is_floating_point()
+        for row in data
+    )
+
+
+def _check_state(state: Any) -> None:
+    expected = ("seed", "val_split", "train", "val")
+    lacking = (
+        [name for name in expected if name not in state] if isinstance(state, Mapping) else expected
+    )
+    if lacking:
+        msg = (
+            "this is not a state of a data module: it must be a dict with 'seed', 'val_split', "
+            f"'train' and 'val', found {type(state).__name__} without {', '.join(lacking)}. Pass "
+            "what its state_dict() returned."
+        )
+        raise StateFormatError(msg)
+
+
+def _count(data: Any) -> str:
+    return "a stream" if is_iterable(data) else f"{len(data):,}"

@@ -1,0 +1,446 @@
+"""The data module: its split, its collators, its one state."""
+
+import itertools
+import json
+import re
+import warnings
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from small_tokenizer import LINES, small_tokenizer
+from support import Augmented, Ids, flat, one_pass, plain
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from dataporter import (
+    OptionError,
+    OptionTypeError,
+    StateFormatError,
+    StateMismatchError,
+    StateMismatchWarning,
+)
+from dataporter.datasets import HFDatasetWrapper
+from dataporter.training import (
+    CheckpointManager,
+    CollatorRegistry,
+    DataModuleProtocol,
+    LanguageModelingDataCollator,
+    TaskSpec,
+    UniversalDataModule,
+    VisionDataCollator,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return small_tokenizer()
+
+
+def ids_of(loader):
+    return flat(one_pass(loader))
+
+
+# The split
+
+
+@given(length=st.integers(2, 300), share=st.floats(0.01, 0.99), seed=st.integers(0, 2**64 - 1))
+@settings(max_examples=60)
+def test_every_sample_is_on_one_side_and_the_split_is_the_same_again(length, share, seed):
+    held_out = round(length * share)
+    if held_out in (0, length):
+        with pytest.raises(OptionError, match=f"of {length} samples leaves none for"):
+            UniversalDataModule(Ids(length), val_split=share, seed=seed)
+        return
+    module = UniversalDataModule(Ids(length), val_split=share, seed=seed)
+    train, val = ids_of(module.train_dataloader()), ids_of(module.val_dataloader())
+    assert len(val) == held_out
+    assert sorted(train + val) == list(range(length))
+    torch.rand(3)  # what else is drawn does not matter
+    again = UniversalDataModule(list(range(length)), val_split=share, seed=seed)
+    assert ids_of(again.val_dataloader()) == val
+    assert ids_of(again.train_dataloader()) == train
+
+
+def test_the_split_is_this_one_in_every_version():
+    module = UniversalDataModule(Ids(20), val_split=0.25, seed=42)
+    assert list(module.val_data.indices) == [5, 8, 14, 16, 19]
+
+
+def test_other_seeds_split_differently_and_none_favours_a_part_of_the_data():
+    chosen = np.zeros(200, dtype=int)
+    for seed in range(200):
+        module = UniversalDataModule(Ids(200), val_split=0.2, seed=seed)
+        chosen[list(module.val_data.indices)] += 1
+    # 40 of 200 each, within five standard deviations of a binomial.
+    assert chosen.sum() == 200 * 40
+    assert abs(chosen - 40).max() < 5 * np.sqrt(200 * 0.2 * 0.8)
+
+
+def test_of_500_a_fifth_is_100():
+    train_data = [torch.randint(0, 1000, (128,)) for _ in range(500)]
+    module = UniversalDataModule(train_data=train_data, batch_size=32, val_split=0.2, seed=42)
+    assert (len(module.train_data), len(module.val_data)) == (400, 100)
+    assert len(module.train_dataloader()) == 13
+    assert len(module.val_dataloader()) == 4
+    assert repr(module) == "UniversalDataModule(400 for training, 100 for validation, seed=42)"
+
+
+def test_val_data_makes_val_split_ignored():
+    module = UniversalDataModule(Ids(10), val_data=[100, 101], val_split=0.5)
+    assert sorted(ids_of(module.train_dataloader())) == list(range(10))
+    assert ids_of(module.val_dataloader()) == [100, 101]
+
+
+def test_without_a_split_there_is_no_validation():
+    module = UniversalDataModule(Ids(10), val_split=0)
+    assert module.val_dataloader() is None
+    assert sorted(ids_of(module.train_dataloader())) == list(range(10))
+    assert repr(module) == "UniversalDataModule(10 for training, seed=42)"
+
+
+def test_datasets_are_asked_for_ints():
+    class Strict(Ids):
+        def __getitem__(self, index):
+            assert type(index) is int
+            return index
+
+    module = UniversalDataModule(Strict(20), batch_size=4)
+    assert sorted(ids_of(module.train_dataloader()) + ids_of(module.val_dataloader())) == list(
+        range(20)
+    )
+
+
+def test_a_seed_of_none_is_drawn_and_told():
+    torch.manual_seed(1)
+    modules = [UniversalDataModule(Ids(100), seed=None) for _ in range(2)]
+    assert modules[0].seed != modules[1].seed
+    same = UniversalDataModule(Ids(100), seed=modules[0].seed)
+    assert list(same.val_data.indices) == list(modules[0].val_data.indices)
+
+
+# The loaders
+
+
+def test_a_module_satisfies_the_protocol_and_half_of_one_does_not():
+    assert isinstance(UniversalDataModule(Ids(10)), DataModuleProtocol)
+    assert not isinstance(object(), DataModuleProtocol)
+
+    class OnlyTraining:
+        def train_dataloader(self): ...
+
+    assert not isinstance(OnlyTraining(), DataModuleProtocol)
+
+
+def test_asking_again_gives_the_same_loader_so_that_passes_go_on():
+    module = UniversalDataModule(Ids(40), batch_size=8)
+    assert module.train_dataloader() is module.train_dataloader()
+    assert module.val_dataloader() is module.val_dataloader()
+    first, second = (ids_of(module.train_dataloader()) for _ in range(2))
+    assert first != second
+    assert sorted(first) == sorted(second)
+    assert module.train_dataloader().epoch == 1
+
+
+def test_validation_is_in_order_and_changes_nothing_in_training():
+    plain_run, validated = (UniversalDataModule(Augmented(40), batch_size=8) for _ in range(2))
+    for _ in range(3):
+        expected = one_pass(plain_run.train_dataloader())
+        samples = [i for ids, _ in one_pass(validated.val_dataloader()) for i in ids]
+        assert samples == sorted(samples)
+        assert one_pass(validated.train_dataloader()) == expected
+
+
+def test_training_and_validation_draw_different_numbers():
+    module = UniversalDataModule(Augmented(20, "torch"), val_split=0.5, batch_size=10)
+    (train,), (val,) = one_pass(module.train_dataloader()), one_pass(module.val_dataloader())
+    assert set(train[1][0]).isdisjoint(val[1][0])
+
+
+def test_only_training_leaves_its_last_batch_out():
+    module = UniversalDataModule(Ids(50), batch_size=16, drop_last=True)
+    assert [len(batch) for batch in module.train_dataloader()] == [16, 16]
+    assert [len(batch) for batch in module.val_dataloader()] == [10]
+
+
+def test_options_reach_the_loaders():
+    module = UniversalDataModule(
+        Ids(50), num_workers=1, prefetch_factor=3, persistent_workers=False, pin_memory=True
+    )
+    for loader in (module.train_dataloader(), module.val_dataloader()):
+        assert loader.num_workers == 1
+        assert loader.prefetch_factor == 3
+        assert not loader.persistent_workers
+        assert loader.pin_memory
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(6))
+
+
+def test_an_iterable_is_used_as_it_is_and_cannot_be_split():
+    module = UniversalDataModule(Stream(), val_data=Stream(), batch_size=4)
+    assert one_pass(module.train_dataloader()) == [[0, 1, 2, 3], [4, 5]]
+    assert ids_of(module.val_dataloader()) == list(range(6))
+    assert repr(module).startswith("UniversalDataModule(a stream for training, a stream for")
+    with pytest.raises(OptionError, match=r"Stream is iterated .* found val_split=0.2. Pass val_d"):
+        UniversalDataModule(Stream())
+
+
+# The collators
+
+
+def collator_of(data, **options):
+    module = UniversalDataModule(data, batch_size=4, **options)
+    train, val = module.train_dataloader(), module.val_dataloader()
+    assert val is None or val.collate_fn is train.collate_fn
+    return train.collate_fn
+
+
+def test_the_task_chooses_the_collator(tokenizer):
+    rows = Ids(10)
+    assert isinstance(collator_of(rows, task_spec=TaskSpec.vision_tiny()), VisionDataCollator)
+    text = collator_of(rows, task_spec=TaskSpec.lm_tiny(), tokenizer=tokenizer)
+    assert isinstance(text, LanguageModelingDataCollator)
+    assert (text.tokenizer, text.max_length) == (tokenizer, 128)
+    assert isinstance(collator_of(rows, tokenizer=tokenizer), LanguageModelingDataCollator)
+
+
+def test_a_registered_collator_is_chosen_by_its_modality():
+    registry = CollatorRegistry.get_instance()
+
+    @registry.register("loud", modality="sound")
+    def create(task_spec=None):
+        return max
+
+    try:
+        spec = TaskSpec(name="hear", modality="sound", task_type="classification")
+        assert collator_of(Ids(10), task_spec=spec) is max
+    finally:
+        registry.reset()
+
+
+def test_default_collation_is_left_to_the_loader_which_can_gather():
+    spec = TaskSpec(name="x", modality="table", task_type="regression")
+    default = UniversalDataModule(torch.arange(10), task_spec=spec).train_dataloader()
+    assert default._fetch._may_gather
+    assert len(ids_of(default)) == 8
+    assert collator_of(Ids(10)) is collator_of(Ids(10), task_spec=spec) is default_collate
+
+
+def test_a_collate_fn_of_ones_own_comes_first(tokenizer):
+    options = {"task_spec": TaskSpec.lm_tiny(), "tokenizer": tokenizer}
+    assert collator_of(Ids(10), collate_fn=sum, **options) is sum
+
+
+def test_a_dataset_that_collates_itself_does_so():
+    rows = datasets.Dataset.from_dict({"text": ["a"] * 10, "label": list(range(10))})
+    wrapped = HFDatasetWrapper(rows, dtype_conversions={"label": "int16"})
+    module = UniversalDataModule(wrapped, batch_size=4)
+    batch = next(iter(module.train_dataloader()))
+    assert batch["label"].dtype is torch.int16
+    assert batch["text"] == ["a"] * 4
+
+
+def test_lists_of_ids_are_padded_if_they_are_ragged_and_stacked_if_not():
+    even = [torch.full((5,), n) for n in range(20)]
+    assert next(iter(UniversalDataModule(even, batch_size=4).train_dataloader())).shape == (4, 5)
+    ragged = [torch.full((1 + n % 7,), n) for n in range(20)]
+    module = UniversalDataModule(ragged, batch_size=16)
+    (batch,) = module.train_dataloader()
+    assert batch["input_ids"].shape == (16, 7)
+    lengths = [1 + n % 7 for n in batch["input_ids"][:, 0].tolist()]
+    assert batch["attention_mask"].sum(1).tolist() == lengths
+    # One side of unequal length is enough: both have the same kind of batches.
+    mixed = UniversalDataModule(even, val_data=ragged, batch_size=4)
+    assert next(iter(mixed.train_dataloader()))["input_ids"].shape == (4, 5)
+
+
+def test_lists_of_floats_are_not_taken_for_ids():
+    waves = [torch.rand(3 + n % 2) for n in range(10)]
+    assert not isinstance(collator_of(waves), LanguageModelingDataCollator)
+
+
+def test_rows_of_text_are_tokenised_cut_and_may_be_empty(tokenizer):
+    rows = datasets.Dataset.from_dict({"text": [*LINES, "", "the run " * 300] * 4})
+    module = UniversalDataModule(
+        rows, task_spec=TaskSpec.lm_tiny(), tokenizer=tokenizer, batch_size=8, val_split=0.25
+    )
+    widths = [batch["labels"].shape[1] for batch in module.train_dataloader()]
+    assert max(widths) == 128
+    assert sum(len(batch["input_ids"]) for batch in module.val_dataloader()) == 7
+
+
+class Images(Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return {"pixel_values": torch.randn(3, 224, 224), "labels": index % 10}
+
+
+def test_images_of_224_by_224(tokenizer):
+    module = UniversalDataModule(Images(), task_spec=TaskSpec.vision_tiny(), batch_size=8)
+    batch = next(iter(module.train_dataloader()))
+    assert batch["pixel_values"].shape == (8, 3, 224, 224)
+    assert batch["labels"].shape == (8,)
+
+
+def test_images_of_pil_in_a_hugging_face_dataset_are_scaled_and_normalised():
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")})
+    images = [Image.new("RGB", (32, 32), (n, n, n)) for n in range(10)]
+    rows = datasets.Dataset.from_dict({"img": images, "label": list(range(10))}, features=features)
+    module = UniversalDataModule(
+        rows, val_data=rows, task_spec=TaskSpec.vision_tiny(), batch_size=10, val_split=0.0
+    )
+    (batch,) = module.train_dataloader()
+    back = (batch["pixel_values"][:, 0, 0, 0] * 0.229 + 0.485) * 255
+    assert back.round().int().tolist() == batch["labels"].tolist()
+
+
+# The state
+
+
+@given(steps=st.integers(0, 12), batch_size=st.integers(1, 6), data=st.data())
+@settings(max_examples=30)
+def test_a_module_continues_where_another_stood_with_any_batch_size(steps, batch_size, data):
+    module = UniversalDataModule(Augmented(31), batch_size=batch_size)
+    loader = module.train_dataloader()
+    seen = one_pass(itertools.islice(loader, min(steps, len(loader))))
+    state = json.loads(json.dumps(module.state_dict()))
+    other_size = data.draw(st.integers(1, 6))
+    resumed = UniversalDataModule(Augmented(31), batch_size=other_size)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict()["train"]["samples_processed"] == sum(len(ids) for ids, _ in seen)
+
+    def samples(passed):
+        return [
+            pair
+            for ids, draws in passed
+            for pair in zip(ids, zip(*draws, strict=True), strict=True)
+        ]
+
+    rest = one_pass(resumed.train_dataloader())
+    whole = one_pass(UniversalDataModule(Augmented(31), batch_size=batch_size).train_dataloader())
+    assert samples(seen) + samples(rest) == samples(whole)
+
+
+def test_a_validation_that_was_broken_off_continues_too():
+    module = UniversalDataModule(Ids(60), batch_size=4)
+    expected = one_pass(module.val_dataloader())[1:]
+    fresh = UniversalDataModule(Ids(60), batch_size=4)
+    next(iter(fresh.val_dataloader()))
+    resumed = UniversalDataModule(Ids(60), batch_size=4, num_workers=1)
+    resumed.load_state_dict(fresh.state_dict())
+    assert one_pass(resumed.val_dataloader()) == expected
+
+
+def test_a_state_that_was_loaded_is_the_state():
+    module = UniversalDataModule(Ids(60), batch_size=4)
+    next(iter(module.train_dataloader()))
+    state = module.state_dict()
+    other = UniversalDataModule(Ids(60), batch_size=4)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+
+
+def test_a_checkpoint_keeps_the_module_like_a_loader(tmp_path):
+    module = UniversalDataModule(Augmented(60), batch_size=4)
+    batches = iter(module.train_dataloader())
+    next(batches)
+    manager = CheckpointManager(tmp_path)
+    path = manager.save(epoch=0, dataloader=module, custom_state={"data_module_seed": module.seed})
+    seed = manager.load(path)["custom_state"]["data_module_seed"]
+    resumed = UniversalDataModule(Augmented(60), batch_size=4, seed=seed)
+    manager.load(path, dataloader=resumed)
+    assert one_pass(resumed.train_dataloader()) == [plain(batch) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"seed": 7},
+            r"seed changed: the state was saved with 42, this module has 7. Pass seed=42",
+        ),
+        (
+            {"val_split": 0.5},
+            "val_split changed: the state was saved with 0.2, this module has 0.5",
+        ),
+        ({"val_split": 0}, "saved with validation data, this module is without"),
+    ],
+)
+def test_a_state_of_another_split_is_refused_and_nothing_changes(changed, message):
+    state = UniversalDataModule(Ids(60)).state_dict()
+    other = UniversalDataModule(Ids(60), **changed)
+    before = other.state_dict()
+    with pytest.raises(StateMismatchError, match=message):
+        other.load_state_dict(state)
+    assert other.state_dict() == before
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        other.load_state_dict(state, strict=False)
+    assert {warning.category for warning in caught} == {StateMismatchWarning}
+    assert any(re.search(message, str(warning.message)) for warning in caught)
+
+
+def test_a_state_of_other_data_is_refused_on_both_sides_or_none():
+    module = UniversalDataModule(Ids(40), val_data=Ids(10), batch_size=4)
+    next(iter(module.train_dataloader()))
+    other = UniversalDataModule(Ids(40), val_data=Ids(12), batch_size=4)
+    before = other.state_dict()
+    with pytest.raises(StateMismatchError, match="10 samples, this dataset has 12"):
+        other.load_state_dict(module.state_dict())
+    assert other.state_dict() == before
+
+
+@pytest.mark.parametrize("state", [None, [], {}, {"epoch": 1}, {"seed": 42, "val_split": 0.2}])
+def test_what_is_no_state_of_a_module_is_refused(state):
+    with pytest.raises(StateFormatError, match=r"not a state of a data module.*without"):
+        UniversalDataModule(Ids(60)).load_state_dict(state)
+
+
+# Mistakes
+
+
+class WithState(Ids):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state): ...
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "message"),
+    [
+        (Ids(10), {"val_spilt": 0.1}, OptionTypeError, "Did you mean 'val_split'"),
+        (Ids(10), {"tokeniser": len}, OptionTypeError, "Did you mean 'tokenizer'"),
+        (Ids(10), {"val_split": 1.0}, OptionError, "val_split must be below 1 and at least 0"),
+        (Ids(10), {"val_split": -0.1}, OptionError, "val_split must be below 1 and at least 0"),
+        (Ids(10), {"val_split": "0.1"}, OptionTypeError, "val_split must be a number, found str"),
+        (Ids(10), {"val_split": None}, OptionTypeError, "val_split must be a number, found None"),
+        (Ids(3), {"val_split": 0.1}, OptionError, "val_split=0.1 of 3 samples leaves none for val"),
+        (Ids(3), {"val_split": 0.9}, OptionError, "leaves none for training"),
+        (Ids(1), {}, OptionError, "leaves none for validation"),
+        ([], {}, OptionError, "train_data is empty"),
+        (Ids(10), {"val_data": []}, OptionError, "val_data is empty"),
+        ("wikitext", {}, OptionTypeError, "train_data must be a dataset or a list of rows, found"),
+        (None, {}, OptionTypeError, "found NoneType"),
+        (iter([1]), {}, OptionTypeError, "found list_iterator"),
+        ({"train": [1], "test": [2]}, {}, OptionTypeError, r"Pass one of them, as in dataset\['t"),
+        (Ids(10), {"batch_size": 0}, OptionError, "batch_size must be at least 1"),
+        (Ids(10), {"num_workers": 1.5}, OptionTypeError, "num_workers must be an int or None"),
+        (Ids(10), {"seed": "a"}, OptionTypeError, "seed must be an int or None"),
+        (Ids(10), {"task_spec": "text"}, OptionTypeError, "task_spec must be a TaskSpec, found st"),
+        (Ids(10), {"tokenizer": 3}, OptionTypeError, "tokenizer must be callable or None"),
+        (Ids(10), {"collate_fn": 3}, OptionTypeError, "collate_fn must be callable or None"),
+        (WithState(10), {}, OptionError, "is iterated or has a state, and cannot be split"),
+    ],
+)
+def test_a_mistake_is_told_on_construction(data, options, error, message):
+    with pytest.raises(error, match=message):
+        UniversalDataModule(data, **options)
