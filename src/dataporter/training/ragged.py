@@ -90,9 +90,22 @@ def flatten(rows: Sequence[Any], name: str) -> Ragged:
             pass  # not integers: below is found out what they are
         else:
             return Ragged(np.frombuffer(whole, dtype=np.int64), lengths)
+    if all(map(_is_of_ids, rows)):
+        lengths = np.array(list(map(len, rows)), dtype=np.int64)
+        return Ragged(torch.cat(list(rows)).numpy(), lengths)  # a third of the time of arrays
     arrays = [_as_array(row, number, name) for number, row in enumerate(rows)]
     lengths = np.array(list(map(len, arrays)), dtype=np.int64)
     return Ragged(np.concatenate(arrays), lengths)
+
+
+def _is_of_ids(row: Any) -> bool:
+    """Whether this is a tensor that needs nothing done to it to be laid behind another."""
+    return (
+        type(row) is torch.Tensor
+        and row.dtype is torch.int64
+        and row.dim() == 1
+        and row.device.type == "cpu"
+    )
 
 
 def _as_array(row: Any, number: int, name: str) -> NDArray[Any]:
