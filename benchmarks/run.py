@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import kit
 import order
 import resume
 import streams
@@ -16,6 +17,7 @@ def main() -> None:
     throughput.main()
     workers.main()
     streams.main()
+    kit.main()
 
 
 if __name__ == "__main__":

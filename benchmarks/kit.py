@@ -1,0 +1,306 @@
+"""The training kit: collators against transformers', and what converters and loaders cost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import interleaved, table
+from torch.utils.data import TensorDataset
+
+from dataporter.converters import KeyBasedDtypeConverter
+from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.training import (
+    DataLoaderConfig,
+    DataLoaderFactory,
+    LanguageModelingDataCollator,
+    UniversalDataModule,
+)
+
+ROUNDS = 9
+BATCHES = 40  # collated in a round
+VOCABULARY = 30_000
+STEP_SECONDS = 0.01
+STEPS = 150
+SAMPLES, WIDTH = 64, 32 * 1024  # of the table of savings: large enough that pages do not count
+
+
+def main() -> None:
+    """Print all tables, and how busy the machine was."""
+    load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
+    print(f"\nload of the machine over 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores")
+    print(collators())
+    print(conversion())
+    print(overhead())
+    print(savings())
+
+
+# Collators
+
+
+def collators() -> str:
+    """The same rows, collated by both; first it is checked that they agree."""
+    from transformers import (  # noqa: PLC0415  takes seconds
+        DataCollatorForLanguageModeling,
+        DataCollatorWithPadding,
+    )
+
+    tokenizer = _tokenizer()
+    batches = [_tokenised_rows(32, seed) for seed in range(BATCHES)]
+    ours = partial(LanguageModelingDataCollator, tokenizer)
+    rows = []
+    for name, mine, theirs, target in (
+        (
+            "causal, padded",
+            ours(),
+            DataCollatorForLanguageModeling(tokenizer, mlm=False),
+            2.0,
+        ),
+        ("masked, padded", ours(mlm=True), DataCollatorForLanguageModeling(tokenizer), 1.0),
+        ("padded only", ours(own_labels_only=True), DataCollatorWithPadding(tokenizer), 1.0),
+    ):
+        _check_agreement(mine(batches[0]), theirs(batches[0]), masks=name.startswith("masked"))
+        work = {
+            "dataporter": partial(_collate_all, mine, batches),
+            "transformers": partial(_collate_all, theirs, batches),
+        }
+        seconds = interleaved(work, ROUNDS)
+        rows.append(
+            (
+                name,
+                *(f"{spent / BATCHES * 1e6:,.0f} µs" for spent in seconds.values()),
+                f"{seconds['transformers'] / seconds['dataporter']:.1f}x",
+                f"{target:.1f}x",
+            )
+        )
+    header = ("32 rows of 16 to 256 tokens", "dataporter", "transformers", "ratio", "target")
+    return table("Collators, a batch", header, rows)
+
+
+def _tokenizer() -> Any:
+    from tokenizers import Tokenizer, models  # noqa: PLC0415  comes with transformers
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415  takes seconds
+
+    # It says at every first padding that tokenising would have padded too.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
+    words = [*special.values(), *(f"word{n}" for n in range(VOCABULARY))]
+    raw = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token=words[1]))
+    return PreTrainedTokenizerFast(tokenizer_object=raw, **special)  # type: ignore[no-untyped-call]
+
+
+def _tokenised_rows(count: int, seed: int) -> list[dict[str, list[int]]]:
+    """Rows as a tokenizer leaves them in a dataset."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(16, 257, count).tolist()
+    return [
+        {"input_ids": rng.integers(3, VOCABULARY, n).tolist(), "attention_mask": [1] * n}
+        for n in lengths
+    ]
+
+
+def _check_agreement(mine: Any, theirs: Any, *, masks: bool) -> None:
+    same = ["attention_mask"] if masks else list(theirs)
+    for name in same:
+        if not torch.equal(mine[name], theirs[name]):
+            msg = f"{name} differs, so that speeds cannot be compared."
+            raise ValueError(msg)
+
+
+def _collate_all(collate: Callable[[Any], Any], batches: Iterable[Any]) -> None:
+    for rows in batches:
+        collate(rows)
+
+
+# Conversion
+
+
+def conversion() -> str:
+    """Whole batches by a converter, and the bare casts that it has to make in any case."""
+    rows = []
+    for name, batch in (
+        ("images of 64x64, batches of 32", {"image": torch.rand(32, 3, 64, 64)}),
+        (
+            "512 tokens, batches of 32",
+            {
+                "input_ids": torch.randint(0, VOCABULARY, (32, 512)),
+                "attention_mask": torch.ones(32, 512, dtype=torch.int64),
+                "labels": torch.randint(0, 10, (32,)),
+            },
+        ),
+    ):
+        names = {"image": "float16", "attention_mask": "uint8"}
+        dtypes = {key: getattr(torch, names.get(key, "int32")) for key in batch}
+        converter = KeyBasedDtypeConverter(dtypes)
+        work = {
+            "converter": partial(_repeat, partial(converter.convert_batch, batch)),
+            "casts": partial(_repeat, partial(_bare_casts, batch, dtypes)),
+        }
+        seconds = {who: spent / BATCHES for who, spent in interleaved(work, ROUNDS).items()}
+        spent = seconds["converter"] - seconds["casts"]
+        rows.append(
+            (
+                name,
+                *(f"{each * 1e6:,.0f} µs" for each in seconds.values()),
+                f"{spent * 1e6:,.0f} µs, {spent / STEP_SECONDS:.1%} of a 10 ms step",
+            )
+        )
+    header = ("", "converter", "unchecked casts", "checks and containers cost")
+    return table("Conversion, a batch", header, rows)
+
+
+def _repeat(work: Callable[[], object]) -> None:
+    for _ in range(BATCHES):
+        work()
+
+
+def _bare_casts(batch: dict[str, torch.Tensor], dtypes: dict[str, torch.dtype]) -> object:
+    return {name: tensor.to(dtypes[name]) for name, tensor in batch.items()}
+
+
+# The loader beside a training step
+
+
+def overhead() -> str:
+    """What a loop with steps of 10 ms spends in next(), less what a list of batches takes.
+
+    The median step is the loader's own doing; in the mean is also what else the machine did.
+    """
+    rows = []
+    for name, make in (
+        ("tensors, batches of 32", _tensor_loader),
+        ("windows of 256 tokens, batches of 32", _window_loader),
+        ("ragged token lists, padded, batches of 32", _text_loader),
+    ):
+        for num_workers in (0, 2):
+            loader = make(num_workers)
+            ready = list(loader)
+            cells = []
+            for step in (_sleep, _compute):
+                waits, without = _times_in_next(loader, step), _times_in_next(ready, step)
+                for average in (statistics.median, statistics.mean):
+                    share = (average(waits) - average(without)) / STEP_SECONDS
+                    cells.append(f"{share:.2%}")
+            target = "< 2 %" if num_workers else "< 1 %"
+            rows.append((name, str(num_workers), *cells, target))
+    header = ("", "workers", "sleeping: median", "mean", "computing: median", "mean", "target")
+    return table("Share of a 10 ms step spent in next()", header, rows)
+
+
+def _tensor_loader(num_workers: int) -> ResumableDataLoader[Any]:
+    dataset = TensorDataset(torch.randn(32 * STEPS, 32), torch.randint(0, 10, (32 * STEPS,)))
+    config = DataLoaderConfig(shuffle=True, num_workers=num_workers, seed=1)
+    return DataLoaderFactory().create_dataloader(dataset, config)
+
+
+def _window_loader(num_workers: int) -> ResumableDataLoader[Any]:
+    rows = torch.randint(0, VOCABULARY, (32 * STEPS, 256))
+    return UniversalDataModule(rows, num_workers=num_workers, val_split=0).train_dataloader()
+
+
+def _text_loader(num_workers: int) -> ResumableDataLoader[Any]:
+    lengths = np.random.default_rng(0).integers(16, 257, 32 * STEPS).tolist()
+    rows = [torch.randint(0, VOCABULARY, (n,)) for n in lengths]
+    return UniversalDataModule(rows, num_workers=num_workers, val_split=0).train_dataloader()
+
+
+def _times_in_next(batches: Iterable[Any], step: Callable[[], None]) -> list[float]:
+    """Seconds in next(), for every batch of a pass after its first, in which workers start."""
+    iterator = iter(batches)
+    next(iterator)
+    waits = []
+    step()
+    start = time.perf_counter()
+    for _ in iterator:
+        waits.append(time.perf_counter() - start)
+        step()
+        start = time.perf_counter()
+    return waits
+
+
+def _sleep() -> None:
+    time.sleep(STEP_SECONDS)
+
+
+_MATRIX = torch.rand(256, 256)
+
+
+def _compute() -> None:
+    until = time.perf_counter() + STEP_SECONDS
+    while time.perf_counter() < until:
+        torch.mm(_MATRIX, _MATRIX)
+
+
+# Savings
+
+
+class Rows:
+    """Rows of ones, of one dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._row = torch.ones(WIDTH, dtype=dtype)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"data": self._row}
+
+
+def savings() -> str:
+    """What conversions save by the library's report, and in the memory that workers share."""
+    rows = []
+    for use, before, after, promised in (
+        ("embeddings, images", torch.float32, "float16", 0.5),
+        ("token ids, labels", torch.int64, "int32", 0.5),
+        ("positions", torch.int64, "int16", 0.75),
+        ("attention masks", torch.int64, "uint8", 0.875),
+    ):
+        dataset, converter = Rows(before), KeyBasedDtypeConverter({"data": after})
+        report = converter.report(next(iter(ResumableDataLoader(dataset, batch_size=8))))
+        wide, narrow = (_shared_bytes(dataset, by) for by in (None, converter))
+        rows.append(
+            (
+                use,
+                f"{str(before).removeprefix('torch.')} to {after}",
+                f"{promised:.1%}",
+                f"{report.saved:.1%}",
+                f"{1 - narrow / wide:.1%} ({wide / 2**20:.1f} to {narrow / 2**20:.1f} MiB)",
+            )
+        )
+    header = ("", "conversion", "promised", "reported", "saved in the workers' shared memory")
+    return table("Memory saved by conversion", header, rows)
+
+
+def _shared_bytes(dataset: Any, converter: Any) -> int:
+    """What all batches of a pass take in shared memory, if they are kept."""
+    loader = ResumableDataLoader(dataset, batch_size=8, num_workers=1, converter=converter)
+    kept, held = [], 0
+    for batch in loader:
+        kept.append(batch)
+        held = _arena_bytes()  # while the pass has its memory
+    return held
+
+
+def _arena_bytes() -> int:
+    """Memory of this process's arenas, each counted once."""
+    found = {}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if str(descriptor.readlink()).startswith("/memfd:dataporter"):
+                status = descriptor.stat()
+                found[status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
+
+
+if __name__ == "__main__":
+    main()
