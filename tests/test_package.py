@@ -1,6 +1,7 @@
 """The package as a whole: its surface, its rooms, and what importing it does."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -78,6 +79,32 @@ def test_the_public_surface_is_this():
         "sample_rng",
     ]
     assert all(hasattr(dataporter, name) for name in dataporter.__all__)
+
+
+def test_the_surface_of_each_room_with_one_is_this():
+    surfaces = {
+        "converters": ["ConversionReport", "DtypeConverter", "KeyBasedDtypeConverter", "ReportRow"],
+        "datasets": ["HFDatasetWrapper"],
+        "training": [
+            "CheckpointManager",
+            "CollatorRegistry",
+            "DataLoaderConfig",
+            "DataLoaderFactory",
+            "DataModuleProtocol",
+            "DefaultCollator",
+            "LanguageModelingDataCollator",
+            "TaskSpec",
+            "TextCollator",
+            "TrainingConfig",
+            "UniversalDataModule",
+            "VisionCollator",
+            "VisionDataCollator",
+        ],
+    }
+    for room, names in surfaces.items():
+        module = importlib.import_module(f"dataporter.{room}")
+        assert sorted(module.__all__) == names
+        assert all(hasattr(module, name) for name in names)
 
 
 def imports_of(path: Path) -> set[str]:

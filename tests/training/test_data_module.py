@@ -3,6 +3,8 @@
 import itertools
 import json
 import re
+import subprocess
+import sys
 import warnings
 
 import datasets
@@ -15,6 +17,7 @@ from PIL import Image
 from small_tokenizer import LINES, small_tokenizer
 from support import Augmented, Ids, flat, one_pass, plain
 from torch.utils.data import Dataset, IterableDataset, default_collate
+from watching import environment
 
 from dataporter import (
     OptionError,
@@ -402,6 +405,46 @@ def test_a_state_of_other_data_is_refused_on_both_sides_or_none():
 def test_what_is_no_state_of_a_module_is_refused(state):
     with pytest.raises(StateFormatError, match=r"not a state of a data module.*without"):
         UniversalDataModule(Ids(60)).load_state_dict(state)
+
+
+RANK = """
+import json
+import sys
+import torch
+import torch.distributed as dist
+from dataporter.training import UniversalDataModule
+
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+torch.manual_seed(dist.get_rank())  # ranks agree on nothing by themselves
+module = UniversalDataModule(list(range(80)), batch_size=4, seed=None)
+batches = iter(module.train_dataloader())
+seen = next(batches).tolist() + next(batches).tolist()
+validated = [number for batch in module.val_dataloader() for number in batch.tolist()]
+print(json.dumps([seen, validated, module.state_dict()]))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_split_alike_share_both_sides_and_one_process_continues(tmp_path):
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, f"file://{tmp_path / 'store'}", str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        for rank in range(2)
+    ]
+    told = [process.communicate(timeout=90) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], told
+    (first, held, state), (second, held_too, same_state) = (json.loads(out) for out, _ in told)
+    assert state == same_state
+    module = UniversalDataModule(Ids(80), batch_size=4, seed=state["seed"])
+    assert sorted(held + held_too) == list(module.val_data.indices)
+    module.load_state_dict(state)
+    rest = ids_of(module.train_dataloader())
+    assert sorted(first + second + rest + held + held_too) == list(range(80))
 
 
 # Mistakes
