@@ -24,7 +24,7 @@ from dataporter import (
     create_resumable_dataloader,
 )
 from dataporter.datasets import HFDatasetWrapper
-from dataporter.errors import ConversionError, UnmatchedKeyWarning
+from dataporter.errors import CollationError, ConversionError, UnmatchedKeyWarning
 
 ROWS = 12
 CONVERSIONS = {"input_ids": "int32", "attention_mask": "uint8", "label": "int32"}
@@ -316,7 +316,7 @@ def test_a_missing_text_column_is_named_with_the_one_that_was_meant():
 def test_a_text_that_is_none_is_named():
     rows = datasets.Dataset.from_dict({"text": ["a", None]})
     dataset = HFDatasetWrapper(rows, tokenizer=split_into_words)
-    with pytest.raises(ConversionError, match="text: row 1 of the batch is None"):
+    with pytest.raises(CollationError, match="text: row 1 of the batch is None"):
         dataset.collate_fn(dataset.__getitems__([0, 1]))
 
 
@@ -329,7 +329,7 @@ def test_rows_of_unequal_shapes_are_named():
         dataset = HFDatasetWrapper(rows, conversions)
         for batch in (dataset.__getitems__([0, 1, 2]), [dataset[i] for i in range(3)]):
             message = r"ids: rows of unequal shapes.* first is \(2,\), row 2 of the batch \(1,\)"
-            with pytest.raises(ConversionError, match=message):
+            with pytest.raises(CollationError, match=message):
                 dataset.collate_fn(batch)
 
 
@@ -340,7 +340,7 @@ def test_rows_that_are_uneven_in_themselves_are_named():
         )
         for batch in (dataset.__getitems__([0, 1]), [dataset[0], dataset[1]]):
             message = r"ids: rows of unequal shapes.*\(2, Ellipsis\)"
-            with pytest.raises(ConversionError, match=message):
+            with pytest.raises(CollationError, match=message):
                 dataset.collate_fn(batch)
 
 
@@ -350,7 +350,7 @@ def test_missing_numbers_are_named(column):
     for conversions in ({}, {"x": "int32"}):
         dataset = HFDatasetWrapper(rows, conversions, on_overflow="clamp")
         for batch in (dataset.__getitems__([0, 1]), [dataset[0], dataset[1]]):
-            with pytest.raises(ConversionError, match=r"^x: (row \d|some numbers) of the batch"):
+            with pytest.raises(CollationError, match=r"^x: (row \d|some numbers) of the batch"):
                 dataset.collate_fn(batch)
 
 
@@ -376,14 +376,16 @@ def test_numbers_past_63_bits_need_a_dtype():
 
 def test_rows_that_lack_a_column_of_the_first_are_named():
     dataset = HFDatasetWrapper([{"x": 1, "y": 2}, {"x": 1}])
-    with pytest.raises(ConversionError, match=r"columns of the first, 'x', 'y'; row 1 has 'x'"):
+    with pytest.raises(CollationError, match="row 1 has the columns 'x', but row 0 has 'x', 'y'"):
         dataset.collate_fn([dataset[0], dataset[1]])
 
 
 def test_what_is_no_batch_is_refused():
     dataset = HFDatasetWrapper(tokens())
-    with pytest.raises(OptionError, match="at least one row"):
+    with pytest.raises(CollationError, match="at least one row"):
         dataset.collate_fn([])
+    with pytest.raises(CollationError, match="row 0 is a int, expected a dict of columns"):
+        dataset.collate_fn([1, 2])
     with pytest.raises(OptionTypeError, match="takes a list of rows, found dict"):
         dataset.collate_fn(dataset[0])
 

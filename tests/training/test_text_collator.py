@@ -220,7 +220,7 @@ def test_a_tokenizer_without_a_padding_token_will_do_until_there_is_padding():
         ([], "the batch is empty"),
         ([{"ids": [1]}], "neither 'input_ids' nor 'text', found the columns 'ids'"),
         ([{"input_ids": [1]}, {"text": "a"}], "row 1 has the columns 'text', but row 0"),
-        ([{"input_ids": [1]}, [2]], "row 1 is a list, but row 0 is a dict"),
+        ([{"input_ids": [1]}, [2]], "row 1 is a list, expected a dict of columns"),
         ([{"input_ids": [1, 2]}, {"input_ids": [[1], [2]]}], r"row 1: .* of shape \(2, 1\)"),
         ([{"input_ids": [1]}, {"input_ids": None}], r"row 1: .* found NoneType of shape \(\)"),
         ([{"input_ids": [0.5]}], "'input_ids': expected integers, found floats"),

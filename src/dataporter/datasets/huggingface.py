@@ -23,7 +23,8 @@ from dataporter.arguments import check_int, did_you_mean
 from dataporter.converters import KeyBasedDtypeConverter
 from dataporter.converters.narrowing import OnOverflow, cast
 from dataporter.converters.numbers import KINDS, as_array
-from dataporter.errors import ConversionError, OptionError, OptionTypeError
+from dataporter.errors import CollationError, OptionError, OptionTypeError
+from dataporter.fetch.rows import check_rows, columns_of
 from dataporter.utils.fingerprint import dataset_fingerprint
 
 
@@ -124,10 +125,8 @@ class HFDatasetWrapper(Dataset[Any]):
         if isinstance(rows, Mapping) or not isinstance(rows, Sequence):
             msg = f"collate_fn takes a list of rows, found {type(rows).__name__}."
             raise OptionTypeError(msg)
-        if not rows:
-            msg = "collate_fn takes at least one row, found an empty batch."
-            raise OptionError(msg)
-        columns = dict(rows.columns) if isinstance(rows, _Rows) else _columns_of(rows, "")
+        check_rows(rows)
+        columns = dict(rows.columns) if isinstance(rows, _Rows) else columns_of(rows)
         if self._tokenizer is not None:
             columns = self._tokenised(columns)
         stacked = {name: _stacked(column, name, self._named) for name, column in columns.items()}
@@ -146,7 +145,7 @@ class HFDatasetWrapper(Dataset[Any]):
                     f"{self._text_column}: row {number} of the batch is {text!r}, expected a "
                     "string to tokenise. Filter such rows out of the dataset."
                 )
-                raise ConversionError(msg)
+                raise CollationError(msg)
         tokenizer: Any = self._tokenizer
         encoded = tokenizer(
             texts,
@@ -282,26 +281,13 @@ def _array(column: Any) -> NDArray[Any] | None:
     return flat.reshape(len(column), lengths[0], *flat.shape[1:])
 
 
-def _columns_of(rows: Sequence[Any], path: str) -> dict[str, Any]:
-    names = list(rows[0])
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping) or set(row) != set(names):
-            found = ", ".join(map(repr, row)) if isinstance(row, Mapping) else type(row).__name__
-            msg = (
-                f"{path or 'the batch'}: all rows must have the columns of the first, "
-                f"{', '.join(map(repr, names))}; row {number} has {found}."
-            )
-            raise ConversionError(msg)
-    return {name: [row[name] for row in rows] for name in names}
-
-
 def _stacked(column: Any, path: str, named: set[str]) -> Any:
     """One tensor of a column of numbers; anything else stays a list."""
     if not isinstance(column, list):
         return column
     first = column[0]
     if isinstance(first, Mapping):
-        inner = _columns_of(column, path)
+        inner = columns_of(column, f"{path}: ")
         return {name: _stacked(part, f"{path}.{name}", named) for name, part in inner.items()}
     if not any(map(_has_numbers, column)):
         return column
@@ -311,7 +297,7 @@ def _stacked(column: Any, path: str, named: set[str]) -> Any:
                 f"{path}: row {number} of the batch has no value, expected numbers. Fill such "
                 "rows, filter them out, or remove the column."
             )
-            raise ConversionError(msg)
+            raise CollationError(msg)
     if all(isinstance(part, torch.Tensor) for part in column):
         _check_shapes([tuple(part.shape) for part in column], path)
         return torch.stack(column)
@@ -325,7 +311,7 @@ def _stacked(column: Any, path: str, named: set[str]) -> Any:
             f"{path}: some numbers of the batch are missing or are no numbers. Fill such rows, "
             "filter them out, or remove the column."
         )
-        raise ConversionError(msg)
+        raise CollationError(msg)
     # Python's numbers past 63 bits; without a dtype that is asked for, torch refuses them.
     is_too_wide = array.dtype == np.uint64 and not isinstance(first, np.ndarray | np.generic)
     return _as_python_would(array, path) if is_too_wide and path not in named else _tensor(array)
@@ -347,7 +333,7 @@ def _check_shapes(shapes: list[tuple[Any, ...]], path: str) -> None:
                 f"{number} of the batch {shape}. Pad them, pass tokenizer= if these are tokens, "
                 "remove the column, or use a collate_fn of your own."
             )
-            raise ConversionError(msg)
+            raise CollationError(msg)
 
 
 def _shape(part: Any) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dataporter.training.rows import check_rows, collate_columns, collate_values, columns_of
+from dataporter.fetch.rows import check_rows, collate_columns, collate_values, columns_of
 
 
 class DefaultCollator:

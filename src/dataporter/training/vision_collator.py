@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from dataporter.errors import CollationError, OptionError, OptionTypeError
-from dataporter.training.rows import check_rows, collate_columns, columns_of, take_column
+from dataporter.fetch.rows import check_rows, collate_columns, columns_of, take_column
 
 
 class Constants(NamedTuple):

@@ -16,8 +16,8 @@ def check_rows(rows: Sequence[Any]) -> None:
         raise CollationError(msg)
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Turn rows into columns; all rows must have the same ones.
+def columns_of(rows: Sequence[Mapping[str, Any]], where: str = "") -> dict[str, list[Any]]:
+    """Turn rows into columns; all rows must have the same ones. Errors begin with `where`.
 
     >>> columns_of([{"x": 1, "y": 2}, {"x": 3, "y": 4}])
     {'x': [1, 3], 'y': [2, 4]}
@@ -26,14 +26,14 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             msg = (
-                f"row {number} is a {type(row).__name__}, but row 0 is a dict. "
+                f"{where}row {number} is a {type(row).__name__}, expected a dict of columns. "
                 "Let the dataset return one kind of rows."
             )
             raise CollationError(msg)
         if row.keys() != first.keys():
             msg = (
-                f"row {number} has the columns {_listed(row)}, but row 0 has {_listed(first)}. "
-                "Let every row have the same columns."
+                f"{where}row {number} has the columns {_listed(row)}, but row 0 has "
+                f"{_listed(first)}. Let every row have the same columns."
             )
             raise CollationError(msg)
     return {name: [row[name] for row in rows] for name in first}
