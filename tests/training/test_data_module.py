@@ -470,6 +470,8 @@ class WithState(Ids):
         (Ids(3), {"val_split": 0.9}, OptionError, "leaves none for training"),
         (Ids(1), {}, OptionError, "leaves none for validation"),
         ([], {}, OptionError, "train_data is empty"),
+        (torch.tensor(3), {}, OptionError, "train_data is empty or has no length"),
+        (Dataset(), {}, OptionTypeError, "which has __getitem__ and __len__, found Dataset"),
         (Ids(10), {"val_data": []}, OptionError, "val_data is empty"),
         ("wikitext", {}, OptionTypeError, "train_data must be a dataset or a list of rows, found"),
         (None, {}, OptionTypeError, "found NoneType"),

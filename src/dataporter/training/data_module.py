@@ -35,6 +35,7 @@ from dataporter.training.default_collator import DefaultCollator
 from dataporter.training.factory import DataLoaderConfig, DataLoaderFactory
 from dataporter.training.registry import CollatorRegistry
 from dataporter.training.task_spec import TaskSpec
+from dataporter.utils.fingerprint import dataset_length
 
 
 @runtime_checkable
@@ -225,8 +226,8 @@ def _check_data(name: str, data: Any) -> None:
         msg = f"{name} must be a dataset or a list of rows, found {type(data).__name__}."
         raise OptionTypeError(msg)
     check_dataset(data)
-    if len(data) == 0:
-        msg = f"{name} is empty, expected at least one sample."
+    if not dataset_length(data):
+        msg = f"{name} is empty or has no length, expected at least one sample."
         raise OptionError(msg)
 
 
