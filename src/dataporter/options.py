@@ -12,6 +12,7 @@ from typing import Any, get_args
 import torch
 from torch.utils.data import IterableDataset
 
+from dataporter.arguments import check_int
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.order import Tail
 from dataporter.samplers import ResumableSampler
@@ -58,7 +59,7 @@ def check_options(
     if on_error not in ("raise", "skip"):
         msg = f"on_error must be 'raise' or 'skip', found {on_error!r}."
         raise OptionError(msg)
-    _check_int("max_restarts", max_restarts, least=0)
+    check_int("max_restarts", max_restarts, least=0)
     _check_kinds(sampler, batch_sampler, generator, callables)
     _check_workers(
         num_workers,
@@ -70,7 +71,7 @@ def check_options(
     if batch_sampler is not None:
         _check_batch_sampler_alone(batch_size, shuffle, sampler, drop_last)
     elif batch_size is not None:
-        _check_int("batch_size", batch_size, least=1)
+        check_int("batch_size", batch_size, least=1)
     elif drop_last or (tail == "drop" and not isinstance(dataset, IterableDataset)):
         msg = "drop_last=True needs batches, found batch_size=None, which delivers single samples."
         raise OptionError(msg)
@@ -119,9 +120,9 @@ def _check_iterable(
 def _check_lanes(
     dataset: Any, lanes: int | None, snapshot_every_n_steps: int, on_error: str
 ) -> None:
-    _check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=1)
+    check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=1)
     if lanes is not None:
-        _check_int("lanes", lanes, least=1)
+        check_int("lanes", lanes, least=1)
         if not isinstance(dataset, IterableDataset):
             msg = (
                 f"lanes={lanes} is for an IterableDataset; {_named(dataset)} is read by index, "
@@ -161,7 +162,7 @@ def _check_workers(
     persistent: bool,
 ) -> None:
     if num_workers != "auto":
-        _check_int("num_workers", num_workers, least=0)
+        check_int("num_workers", num_workers, least=0)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         msg = f"timeout must be a number of seconds, found {timeout!r}."
         raise OptionTypeError(msg)
@@ -169,7 +170,7 @@ def _check_workers(
         msg = f"timeout must be at least 0 seconds, found {timeout}."
         raise OptionError(msg)
     if prefetch_factor is not None:
-        _check_int("prefetch_factor", prefetch_factor, least=1)
+        check_int("prefetch_factor", prefetch_factor, least=1)
     if num_workers == 0 and persistent:
         msg = "persistent_workers=True needs workers, found num_workers=0. Set one or the other."
         raise OptionError(msg)
@@ -193,15 +194,6 @@ def _check_workers(
             f"multiprocessing, found {type(multiprocessing_context).__name__}."
         )
         raise OptionTypeError(msg)
-
-
-def _check_int(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be an int, found {type(value).__name__} {value!r}."
-        raise OptionTypeError(msg)
-    if value < least:
-        msg = f"{name} must be at least {least}, found {value}."
-        raise OptionError(msg)
 
 
 def _check_batch_sampler_alone(
