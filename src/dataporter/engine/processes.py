@@ -29,6 +29,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias
 
@@ -60,7 +61,7 @@ _MOST_ISSUED = 1024  # far below what a pipe holds: issuing never blocks
 _MOST_HELD = 2**13  # slots; each is a mapping, and a process may have 65,530 of them
 _LONGEST_POLL = 2**31 - 1  # milliseconds
 
-Renew: TypeAlias = Callable[[Sequence[Task]], Iterable[Task]]
+Renew: TypeAlias = Callable[[Sequence[Task], Callable[[int], bool]], Iterable[Task]]
 _Loss: TypeAlias = tuple[BaseProcess, int, Task | None]  # a worker that died, what it had
 
 
@@ -162,7 +163,8 @@ class ProcessEngine:
     ) -> Iterator[tuple[Task, Any]]:
         """Start fetching; yield every task with its batch.
 
-        `renew` makes tasks anew that have a place and whose worker died.
+        `renew` makes tasks anew that have a place and whose worker died, given which places
+        it had.
         """
         self._running = True
         self._renew = renew
@@ -342,7 +344,10 @@ class ProcessEngine:
         self._crew.start(inherited=_inherited)
 
     def _renew_tasks(self, order: deque[int], dead: list[int]) -> list[_Loss]:
-        """Issue anew all that was on its way to the places of dead workers."""
+        """Issue anew all that is not delivered of the places of dead workers.
+
+        What has arrived as well: a place goes on from its last delivery.
+        """
         lost: list[_Loss] = []
         for worker in dead:
             issue = self._crew.has(worker)
@@ -350,22 +355,25 @@ class ProcessEngine:
             for _ in self._pipes[worker].taken_back():
                 pass
             self._let_go(issue)
-            turns = [turn for turn, number in enumerate(order) if self._is_due(number, worker)]
+            had_place = partial(self._is_place_of, worker)
+            turns = [turn for turn, number in enumerate(order) if had_place(self._place(number))]
             tickets = [self._tickets.pop(order[turn]) for turn in turns]
-            self._unfinished -= len(tickets)
+            self._unfinished -= sum(ticket.reply is None for ticket in tickets)
             self._free.extend(ticket.slot for ticket in tickets)
             tasks: Iterable[Task] = [ticket.task for ticket in tickets]
             if self._renew is not None:
-                tasks = self._renew(list(tasks))
+                tasks = self._renew(list(tasks), had_place)
             for turn, task in zip(turns, tasks, strict=True):
                 order[turn] = self._issue(task)
             lost.append((self._crew.dismissed(worker), worker, had.task if had else None))
+        self._arrived = deque(number for number in self._arrived if number in self._tickets)
         return lost
 
-    def _is_due(self, issue: int, worker: int) -> bool:
-        """Whether a reply to an issue is still to come, from that worker's place."""
-        ticket = self._tickets[issue]
-        return ticket.reply is None and (ticket.task.place or 0) % len(self._pipes) == worker
+    def _place(self, issue: int) -> int:
+        return self._tickets[issue].task.place or 0
+
+    def _is_place_of(self, worker: int, place: int) -> bool:
+        return place % len(self._pipes) == worker
 
     def _issue_again(self, order: deque[int], dead: list[int]) -> list[_Loss]:
         """Issue again what dead workers had in hand, and what may have been lost with them."""

@@ -37,6 +37,7 @@ def run_in_threads(
                 return
             ahead[executor.submit(attempted, fetch, task, pins=pins)] = task
 
+    waits = options.has_places  # a stream must not be read on while the next pass begins
     try:
         for task in tasks:
             attempt = _watched if randomness else attempted
@@ -53,13 +54,14 @@ def run_in_threads(
                     f"(timeout={options.timeout:g}): a thread is still fetching it. Find out "
                     "what it waits for, or give it a longer timeout."
                 )
+                waits = False
                 raise WorkerTimeoutError(msg)
             future = next(future for future in ahead if future in done)
             task = ahead.pop(future)
             top_up()
             yield task, future.result()
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+        executor.shutdown(wait=waits, cancel_futures=True)
 
 
 def _watched(fetch: Fetches, task: Task, *, pins: bool) -> Any:
