@@ -1,6 +1,7 @@
 """Iterable datasets, and datasets with a state: lanes, how they are read and put back."""
 
 from dataporter.streams.fetcher import LaneFetcher, has_lanes, is_iterable
+from dataporter.streams.lane import is_stateful
 from dataporter.streams.sharing import (
     Together,
     check_reading_again,
@@ -19,6 +20,7 @@ __all__ = [
     "fresh_lanes",
     "has_lanes",
     "is_iterable",
+    "is_stateful",
     "own_lanes",
     "share_of",
 ]

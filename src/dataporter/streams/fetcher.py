@@ -77,7 +77,7 @@ class LaneFetcher:
         self._randomness = randomness
         self._init = init
         self._crowded = len(lanes.each) > readers
-        self._is_told = not inline or self._crowded
+        self._is_told = not inline or lanes.count > 1
         self._iterable = is_iterable(dataset)
         self._homes: dict[int, Home] = {}
         self._lanes: dict[int, Lane] = {}
@@ -89,7 +89,7 @@ class LaneFetcher:
     def for_one_pass(self) -> LaneFetcher:
         """The same lanes, to be read by a pass beside others in this process."""
         again = copy.copy(self)
-        again.__dict__["_lanes"] = {}
+        again._homes = self._homes  # noqa: SLF001  our own: datasets stay from pass to pass
         return again
 
     @property
@@ -118,18 +118,20 @@ class LaneFetcher:
                 self._begin(order.lane, order.start, stream, enter)
             enter(stream.lane_key(order.lane, order.number))
             lane = self._lanes[order.lane]
+            if lane.ended:
+                # Asked for before its end was known. What has ended is not asked once more:
+                # it may begin again.
+                return None, 0, True, None, None
             if order.indices is None:
                 samples = lane.draw()
-                ended = len(samples) < self._size
             else:
                 keys = stream.sample_keys(positions)
                 samples = lane.apply(partial(_samples, order.indices, keys, seeds=self._randomness))
-                ended = False
-            if self._drop_last and ended:
+            if self._drop_last and lane.ended:
                 samples = []
             batch = self._fetch.collated(samples, empty) if samples else None
-            states = lane.capture() if order.captures or ended else (None, None)
-        return (batch, len(samples), ended, *states)
+            states = lane.capture() if order.captures or lane.ended else (None, None)
+        return (batch, len(samples), lane.ended, *states)
 
     def open(self, starts: Mapping[int, Start], stream: Stream) -> Opened:
         """Begin lanes at once; the states of their datasets and iterators then."""

@@ -22,11 +22,10 @@ class Start(NamedTuple):
     """How to bring a lane to where it goes on.
 
     With `state`, that is put back, and what follows it is read and dropped. Without, a new
-    pass begins; `rewinds` if the last one was broken off.
+    pass begins, over the dataset as the last one left it.
     """
 
     state: LaneState | None
-    rewinds: bool = False
 
 
 @dataclass(slots=True)
@@ -38,7 +37,6 @@ class Home:
     info: WorkerInfo | None = None  # what its dataset is told of itself as a worker
     is_new: bool = True
     first: bytes | None = None  # the dataset's state before anything was read
-    initial: bytes | None = None  # and when the last pass began
 
 
 class Lane:
@@ -52,38 +50,37 @@ class Lane:
         self._iterable = iterable
         self._size = batch_size
         self._iterator: Iterator[Any] | None = None
+        self.ended = False
         self._sent: list[bytes | None] = [None, None]
 
     def begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
         """Go to where `start` says; `seeding` sets the random numbers of a batch by number."""
-        with announced(self._info):
+        with announced(self._info), self._named():
+            first = None if self._home.is_new else self._home.first
             if self._home.is_new:
                 self._home.first, self._home.is_new = self._state_before(), False
             if self._iterable and isinstance(getattr(self._dataset, "epoch", None), int):
                 _set_epoch(self._dataset, epoch)
-            if start.state is None:
-                self._begin_pass(start)
-            else:
-                self._resume(start.state, seeding)
-
-    def _begin_pass(self, start: Start) -> None:
-        if start.rewinds and self._home.initial is not None:
-            self._load(self._dataset, self._home.initial)
-        self._home.initial = self._state_before()
-        if self._iterable:
-            self._iterator = iter(self._dataset)
+            if start.state is not None:
+                self._resume(start.state, first, seeding)
+            elif self._iterable:
+                self._iterator = iter(self._dataset)
 
     def _state_before(self) -> bytes | None:
-        """The dataset's state, so that a pass that is broken off can begin again."""
+        """The dataset's state, so that the first pass over it can begin again."""
         # Before its first iter() a dataset may have none, whatever it raises then.
         with contextlib.suppress(Exception):
             if is_stateful(self._dataset):
                 return pack(self._dataset.state_dict())
         return None
 
-    def _resume(self, state: LaneState, seeding: Callable[[int], None]) -> None:
-        self._home.initial = self._home.first
-        before = state.dataset or self._home.first
+    def _resume(
+        self, state: LaneState, first: bytes | None, seeding: Callable[[int], None]
+    ) -> None:
+        self.ended = state.ended
+        if self.ended:
+            return
+        before = state.dataset or first
         if before is not None:
             self._load(self._dataset, before)
         if not self._iterable:
@@ -93,7 +90,7 @@ class Lane:
             self._load(self._iterator, state.iterator)
         for number in range(state.at, state.batches):
             seeding(number)
-            if len(self._taken()) < self._size and number < state.batches - 1:
+            if len(self._taken()) < self._size:
                 msg = (
                     f"{self._name} ended after {number} batches, the state was taken after "
                     f"{state.batches}. The data has changed: resume with the same."
@@ -129,7 +126,9 @@ class Lane:
         # Not by what would ask for an iterator once more: that may be the dataset itself,
         # which begins anew then.
         take: Any = self._iterator
-        return list(map(next, itertools.repeat(take, self._size)))
+        samples = list(map(next, itertools.repeat(take, self._size)))
+        self.ended = len(samples) < self._size
+        return samples
 
     def apply(self, fetch: Callable[[Any], Any]) -> Any:
         """Give the dataset to `fetch`, for datasets that are read by index."""
@@ -169,8 +168,21 @@ class Lane:
 
 
 def is_stateful(thing: Any) -> bool:
-    """Whether something can say where it stands and be put back there."""
-    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+    """Whether something can say where it stands and be put back exactly there."""
+    names = ("state_dict", "load_state_dict")
+    return all(callable(getattr(thing, name, None)) for name in names) and not _forgets(thing)
+
+
+def _forgets(dataset: Any) -> bool:
+    """Whether a Hugging Face stream has a shuffle buffer, whose samples its state leaves out."""
+    parts = [getattr(dataset, "_ex_iterable", None)]
+    while parts:
+        part = parts.pop()
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        inner = (getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ()))
+        parts += [each for each in inner if each is not None]
+    return False
 
 
 def _set_epoch(dataset: Any, epoch: int) -> None:

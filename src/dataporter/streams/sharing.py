@@ -45,11 +45,8 @@ def share_of(lanes: Lanes, topology: Topology, *, split: bool) -> Lanes:
 
 def check_reading_again(lanes: Lanes, saved_size: int | None, present_size: int | None) -> None:
     """Refuse or warn of lanes of which a part has to be read again."""
-    again = {
-        lane: state
-        for lane, state in lanes.each.items()
-        if state.batches > state.at and not state.ended
-    }
+    going = {lane: state for lane, state in lanes.each.items() if not state.ended}
+    again = {lane: state for lane, state in going.items() if state.batches > state.at}
     if not again:
         return
     if saved_size != present_size:
@@ -63,10 +60,11 @@ def check_reading_again(lanes: Lanes, saved_size: int | None, present_size: int 
     if without:
         count = sum(again[lane].batches for lane in without)
         msg = (
-            f"neither the dataset nor its iterator has state_dict and load_state_dict: {count} "
-            "batches are read again and dropped. Give one of them a state to resume at once."
+            "neither the dataset nor its iterator has state_dict and load_state_dict, or its state "
+            f"leaves a shuffle buffer out: {count} batches are read again and dropped. Give one of "
+            "them a whole state to resume at once."
         )
-        warnings.warn(msg, FastForwardWarning, stacklevel=3)
+        warnings.warn(msg, FastForwardWarning, stacklevel=4)
 
 
 class Together:

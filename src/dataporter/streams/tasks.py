@@ -63,7 +63,8 @@ class LaneTasks:
     """Shares tasks out to lanes.
 
     `inner` are the tasks of all lanes together. `carries` if a lane's dataset goes on from
-    epoch to epoch, as it does unless workers are started anew for each.
+    epoch to epoch, as it does unless workers are started anew for each. `stateful` if it has a
+    state, which is then in that of an iterator that is the dataset itself.
     """
 
     def __init__(
@@ -72,67 +73,85 @@ class LaneTasks:
         *,
         lanes: Lanes,
         iterable: bool,
+        stateful: bool,
         carries: bool,
         snapshot_every: int,
     ) -> None:
         self._inner = inner
         self._iterable = iterable
+        self._stateful = stateful
         self._carries = carries
-        self._every = snapshot_every
-        self._last = Progress(lanes=lanes)  # what the next epoch follows
-        self._before_restore = self._last
-        self._restored = False
-        self._rewinds = False
-
-    @property
-    def lanes(self) -> Lanes:
-        """The lanes that the next pass begins with."""
-        return lanes_of(self._last)
+        # A dataset that is read by index cannot be read again to where it was.
+        self._every = snapshot_every if iterable else 1
+        self.lanes = lanes  # what the next epoch begins with
+        self._began = lanes  # what the last one began with
+        self._put_back: set[int] = set()  # lanes that are not where the next pass begins
+        self._away: set[int] = set()  # lanes that had ended, and nobody has: see `Reading`
 
     def fresh(self, epoch: int) -> Progress:
-        lanes = self.lanes.afresh(carried=self._carries and self._last.finished)
-        return replace(self._inner.fresh(epoch), lanes=lanes)
+        return replace(self._inner.fresh(epoch), lanes=self.lanes)
 
     def restore(self, progress: Progress) -> None:
         self._inner.restore(progress)
-        self._before_restore, self._last = self._last, progress
-        self._restored = True
+        lanes = lanes_of(progress)
+        self._began = lanes.afresh({})
+        self.lanes = self._following(lanes) if progress.finished else self._began
+        self.bring_along()
 
     def undo_restore(self) -> None:
-        self._inner.undo_restore()
-        self._last = self._before_restore
-        self._restored = False
+        self._inner.undo_restore()  # the lanes stay those of the state's run, at its start
 
     def settle(self, progress: Progress) -> None:
         self._inner.settle(progress)
-        self._last = progress
-        self._rewinds = True
+        self.lanes = self._began
+        self.bring_along()
 
     def bring_along(self) -> None:
-        """Have lanes begin from what is known of them: others read them from now on."""
-        self._restored = True
+        """Have lanes begin from what is known of them: they, or who reads them, are elsewhere."""
+        self._put_back = set(self.lanes.each)
 
     def run(self, progress: Progress, seed: int, opens: Open | None = None) -> Reading:
         """Begin to read; at once what is read in this process, which `opens` does."""
+        lanes = lanes_of(progress)
         starts = {
-            lane: self._start(state)
-            for lane, state in lanes_of(progress).each.items()
+            lane: Start(state if lane in self._put_back else None)
+            for lane, state in lanes.each.items()
             if not state.ended
         }
-        self._restored = self._rewinds = False
+        if all(state.is_at_start for state in lanes.each.values()):
+            self._began = lanes
         if opens is not None:
             opened = opens(starts, Stream(seed, progress.epoch))
-            progress, starts = replace(progress, lanes=_opened(lanes_of(progress), opened)), {}
+            progress, starts = replace(progress, lanes=_opened(lanes, opened)), {}
+        self._put_back = set()
         tasks = self._inner.run(progress, seed)
-        return Reading(tasks, progress, starts, iterable=self._iterable, every=self._every)
-
-    def _start(self, state: LaneState) -> Start:
-        anew = state.batches == 0 and state.dataset is None and state.iterator is None
-        return Start(None, rewinds=self._rewinds) if anew or not self._restored else Start(state)
+        reading = Reading(tasks, progress, starts, iterable=self._iterable, every=self._every)
+        self._away = reading.away
+        return reading
 
     def end(self, progress: Progress) -> Progress:
-        self._last = replace(self._inner.end(progress), lanes=progress.lanes)
-        return self._last
+        lanes = lanes_of(progress)
+        self.lanes = self._following(lanes)
+        self._put_back = self._away.union(
+            lane for lane in lanes.each if self._cut(lanes.each[lane])
+        )
+        return replace(self._inner.end(progress), lanes=lanes)
+
+    def _following(self, lanes: Lanes) -> Lanes:
+        """The lanes of the epoch after one that ended with `lanes`."""
+        if not self._carries:
+            return lanes.afresh({})
+        datasets = {}
+        for lane, state in lanes.each.items():
+            left = state.dataset
+            if left is None and self._stateful:
+                left = state.iterator
+            datasets[lane] = self._began.each[lane].dataset if self._cut(state) else left
+        return lanes.afresh(datasets)
+
+    def _cut(self, state: LaneState) -> bool:
+        """Whether a pass ended before this lane did, with the first rank that had no more."""
+        return self._iterable and not state.ended
 
     def num_batches(self) -> int:
         return self._inner.num_batches()
@@ -159,6 +178,7 @@ class Reading(Iterator[Task]):
         self._places = {lane: place for place, lane in enumerate(sorted(lanes.each))}
         self._issued = {lane: state.batches for lane, state in lanes.each.items()}
         self._going = [lane for lane in sorted(lanes.each) if not lanes.each[lane].ended]
+        self.away = set(lanes.each).difference(self._going)  # ended, and nobody has them
         self._turn = lanes.last
         self._step = progress.batches_processed
 
@@ -175,19 +195,25 @@ class Reading(Iterator[Task]):
         order: Any = LaneOrder(self._turn, number, start, captures, task.indices)
         self._issued[self._turn] += 1
         self._step += 1
-        return task._replace(indices=order, place=self._places[self._turn])
+        progress = task.progress
+        if self._iterable:  # for messages; what it leads to is known when it is there
+            progress = replace(progress, batches_processed=self._step)
+        place = self._places[self._turn]
+        return task._replace(indices=order, place=place, progress=progress)
 
-    def renewed(self, tasks: Sequence[Task]) -> Iterator[Task]:
-        """Make tasks anew whose worker has died: its lanes are brought back first."""
-        opened: set[int] = set()
+    def renewed(self, tasks: Sequence[Task], is_lost: Callable[[int], bool]) -> Iterator[Task]:
+        """Make all undelivered tasks anew of lanes whose worker has died, at lost places.
+
+        Those lanes begin once more where they were delivered up to: with their first task
+        here, or with the next one that is made.
+        """
+        each = lanes_of(self.progress).each
+        lost = [lane for lane, place in self._places.items() if is_lost(place)]
+        self._starts.update((lane, Start(each[lane])) for lane in lost)
+        self.away.update(lane for lane in lost if each[lane].ended)
         for task in tasks:
             order: Any = task.indices
-            start = None
-            if order.lane not in opened:
-                opened.add(order.lane)
-                # What was read since the last delivery, and has arrived, is read again.
-                state = lanes_of(self.progress).each[order.lane]
-                start = Start(replace(state, batches=order.number))
+            start = self._starts.pop(order.lane, None)
             yield task._replace(indices=order._replace(start=start))
 
     def received(self, result: tuple[Task, Any]) -> tuple[Task, Any]:
@@ -235,6 +261,8 @@ def _opened(lanes: Lanes, opened: Opened) -> Lanes:
 
 def _after(state: LaneState, order: LaneOrder, got: LaneBatch) -> LaneState:
     """Where a lane stands after a batch."""
+    if state.ended:
+        return state
     batches = order.number + (got.size > 0)
     if got.dataset is None and got.iterator is None:
         return replace(state, batches=batches, ended=got.ended)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,11 @@ class LaneState:
     dataset: bytes | None = None
     iterator: bytes | None = None
 
+    @property
+    def is_at_start(self) -> bool:
+        """Whether a pass over it is yet to begin."""
+        return self.batches == 0 and not self.ended and self.iterator is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes:
@@ -45,12 +50,9 @@ class Lanes:
         """Say that a lane was delivered up to `state`."""
         return Lanes(count=self.count, last=lane, each={**self.each, lane: state})
 
-    def afresh(self, *, carried: bool) -> Lanes:
-        """Begin an epoch; with `carried`, datasets go on from their states."""
-        each = {
-            lane: LaneState(dataset=state.dataset if carried else None)
-            for lane, state in self.each.items()
-        }
+    def afresh(self, datasets: Mapping[int, bytes | None]) -> Lanes:
+        """Begin an epoch, in which these datasets go on from their states."""
+        each = {lane: LaneState(dataset=datasets.get(lane)) for lane in self.each}
         return replace(self, last=-1, each=each)
 
 
@@ -99,17 +101,26 @@ def lanes_from_state(found: Any) -> Lanes:
     """Read what `lanes_to_state` laid out, or say what is wrong with it."""
     try:
         each = {int(lane): _lane_from_state(state) for lane, state in found["each"].items()}
-        return Lanes(
-            count=int(found["count"]),
-            last=int(found["last"]),
-            each=each,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        lanes = Lanes(count=int(found["count"]), last=int(found["last"]), each=each)
+        _check(lanes)
+    except (KeyError, TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
         msg = (
             f"the state's 'lanes' cannot be read: {type(error).__name__}: {error}. "
             "It was changed or damaged after state_dict() returned it."
         )
         raise StateFormatError(msg) from error
+    return lanes
+
+
+def _check(lanes: Lanes) -> None:
+    found = sorted(lanes.each)
+    if not found or found[0] < 0 or max(found[-1], lanes.last) >= lanes.count or lanes.last < -1:
+        msg = f"of {lanes.count} lanes it has {found}, and {lanes.last} as the last one"
+        raise ValueError(msg)
+    for lane, state in lanes.each.items():
+        if not 0 <= state.at <= state.batches:
+            msg = f"lane {lane} was delivered up to {state.batches}, with a state of {state.at}"
+            raise ValueError(msg)
 
 
 def _lane_from_state(found: Mapping[str, Any]) -> LaneState:
@@ -117,17 +128,3 @@ def _lane_from_state(found: Mapping[str, Any]) -> LaneState:
     return LaneState(
         batches=int(found["batches"]), ended=bool(found["ended"]), at=int(found["at"]), **parts
     )
-
-
-def merged(parts: Sequence[Lanes]) -> Lanes:
-    """Put the lanes of several ranks together."""
-    each: dict[int, LaneState] = {}
-    for part in parts:
-        if part.count != parts[0].count:
-            msg = (
-                f"the states are of different runs: one has {parts[0].count} lanes, another "
-                f"{part.count}. Pass the states that the ranks of one run saved at one step."
-            )
-            raise StateFormatError(msg)
-        each.update(part.each)
-    return replace(parts[0], each=each)
