@@ -62,6 +62,7 @@ class Cursor:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._start: _Start | None = _Start(progress=source.fresh(0))
+        self._begun: _Start | None = None  # where the last pass was to begin
         self._pass = 0
         self._is_open = False  # a pass has begun since, and may have been broken off
         # Read by state_dict() at any moment: replaced as a whole, never changed in place.
@@ -106,10 +107,18 @@ class Cursor:
         else:
             progress = start.progress
         self.progress = progress
+        self._begun = _Start(
+            progress=progress, loaded=start is not None and start.loaded, chosen=True
+        )
         self._start = None
         self._pass += 1
         self._is_open = True
         return progress
+
+    def take_back(self) -> None:
+        """Have the next pass begin where the last one was to, which could not."""
+        self._start = self._begun
+        self._is_open = False
 
     def _settle(self) -> None:
         """If a pass was broken off, have what was drawn ahead of it forgotten, once."""

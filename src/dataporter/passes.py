@@ -37,7 +37,11 @@ class Pass(Iterator[Any]):
         self._run = run
         self._rerun = rerun
         self._end = end
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:
+            cursor.take_back()
+            raise
 
     def _begin(self) -> None:
         self._progress = self._cursor.begin_pass()
@@ -77,7 +81,8 @@ class Pass(Iterator[Any]):
             task, batch = next(self._results)
         except StopIteration:
             self._results = None
-            if not self._progress.finished:
+            is_newest = self._number == self._cursor.newest_pass  # whose end is the run's
+            if is_newest and not self._progress.finished:
                 self._cursor.deliver(self._end(self._progress), by=self._number)
             raise
         except BaseException:
