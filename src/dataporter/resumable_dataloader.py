@@ -48,17 +48,19 @@ from dataporter.streams import (
     fresh_lanes,
     has_lanes,
     is_iterable,
+    is_stateful,
     own_lanes,
     share_of,
 )
 from dataporter.tasks import PlannedTasks, SampledTasks, Task, Tasks
 from dataporter.users_sampler import UsersSampler, epoch_of
 from dataporter.utils.fingerprint import dataset_fingerprint, dataset_length
-from dataporter.utils.lane_states import Lanes, merged
+from dataporter.utils.lane_states import Lanes
 from dataporter.utils.state_dict import (
     Identity,
     Progress,
     build_state,
+    merged,
     mismatches,
     parse_state,
     within,
@@ -264,6 +266,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
                 self._tasks,
                 lanes=fresh_lanes(count, own),
                 iterable=iterable,
+                stateful=is_stateful(dataset),
                 carries=self._reads_inline or persistent_workers,
                 snapshot_every=snapshot_every_n_steps,
             )
@@ -362,7 +365,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         if self._reads_inline:
             fetch = fetch.for_one_pass()
             opens = fetch.open
-        elif self._engine is not self._read_last or self._engine is None:
+        elif self._engine is None or not (self._engine is self._read_last and self._engine.is_free):
             lanes.bring_along()  # to workers that have not read what came before
         reading = lanes.run(progress, self.seed, opens)
         if self._cursor.progress is progress:
@@ -506,10 +509,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         """Read a state, or those of all ranks."""
         if not (self._splits_lanes and isinstance(state, list) and state):
             return parse_state(state)
-        parsed = [parse_state(one) for one in state]
-        saved, progress = parsed[0]
-        lanes = merged([one.lanes for _, one in parsed if one.lanes is not None])
-        return saved, replace(progress, lanes=lanes)
+        return merged([parse_state(one) for one in state])
 
     def _fitted(self, progress: Progress, batch_size: int | None) -> Progress:
         """A progress whose lanes are those that this rank reads; saved with `batch_size`."""

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import copy
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
@@ -39,7 +39,7 @@ from typing import Any
 from dataporter.errors import StateFormatError, StateMismatchError, StateVersionError
 from dataporter.order.ahead import Ranges
 from dataporter.order.keys import MAX_SEED
-from dataporter.utils.lane_states import Lanes, lanes_from_state, lanes_to_state
+from dataporter.utils.lane_states import Lanes, LaneState, lanes_from_state, lanes_to_state
 
 VERSION = 1
 
@@ -121,6 +121,29 @@ def parse_state(state: object) -> tuple[Identity, Progress]:
     progress = Progress(**{name: values[name] for name in _PROGRESS_FIELDS})
     identity = Identity(**{name: values[name] for name in _IDENTITY_FIELDS})
     return identity, progress
+
+
+def merged(parsed: Sequence[tuple[Identity, Progress]]) -> tuple[Identity, Progress]:
+    """Put the states of several ranks together, each of which has lanes of its own."""
+    identity, progress = parsed[0]
+    each: dict[int, LaneState] = {}
+    for other, at in parsed:
+        if at.lanes is None or progress.lanes is None:
+            msg = "one of the states has no lanes. Pass a single state, not a list."
+            raise StateFormatError(msg)
+        first = (identity.seed, progress.epoch, progress.lanes.count)
+        found = (other.seed, at.epoch, at.lanes.count)
+        if found != first or any(each.get(lane, one) != one for lane, one in at.lanes.each.items()):
+            msg = (
+                "the states are of different runs or moments: one is of (seed, epoch, lanes) = "
+                f"{first}, another of {found}, or they disagree on a lane. Pass the states that "
+                "the ranks of one run saved at one step."
+            )
+            raise StateFormatError(msg)
+        each.update(at.lanes.each)
+    lanes = replace(progress.lanes or Lanes(count=1), each=each)
+    finished = all(at.finished for _, at in parsed)
+    return identity, replace(progress, lanes=lanes, finished=finished)
 
 
 def _check_version(state: Mapping[Any, Any]) -> None:
