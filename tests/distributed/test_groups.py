@@ -1,60 +1,15 @@
 """Real gloo groups: automatic sharding, equal states, one seed, other world sizes."""
 
-import json
-import multiprocessing
-import queue
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
+from groups import on_ranks
 from support import Augmented, Ids, flat, one_pass, plain
 
 from dataporter import ResumableDataLoader, ResumableDistributedSampler, create_resumable_dataloader
 
 LENGTH = 60
-
-
-def on_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Run `work(rank, *arguments)` on every rank of a new gloo group; what each returned."""
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            context.Process(
-                target=_rank, args=(rank, world_size, folder, answers, work, arguments), daemon=True
-            )
-            for rank in range(world_size)
-        ]
-        for process in ranks:
-            process.start()
-        found = {}
-        try:
-            for _ in ranks:
-                rank, answer = answers.get(timeout=120)
-                found[rank] = json.loads(answer)
-        except queue.Empty:
-            codes = [process.exitcode for process in ranks]
-            pytest.fail(f"of {world_size} ranks only {sorted(found)} answered; exits {codes}")
-        finally:
-            for process in ranks:
-                process.join(timeout=30)
-                process.kill()
-    return [found[rank] for rank in range(world_size)]
-
-
-def _rank(rank, world_size, folder, answers, work, arguments):
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    torch.manual_seed(1000 + rank)  # ranks agree on nothing by themselves
-    try:
-        answers.put((rank, json.dumps(work(rank, *arguments))))
-    finally:
-        dist.destroy_process_group()
 
 
 def deliver(_rank: int, state: dict | None, steps: int, options: dict) -> dict[str, Any]:
