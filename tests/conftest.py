@@ -20,7 +20,7 @@ settings.load_profile("dataporter")
 @pytest.fixture(autouse=True)
 def _in_time_and_tidy(request: pytest.FixtureRequest):
     """No test of workers may hang, and none leaves a worker behind for the next."""
-    if request.path.parent.name not in ("engine", "faults"):
+    if request.path.parent.name not in ("engine", "faults", "streams"):
         yield
         return
     with limited(90):

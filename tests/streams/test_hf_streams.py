@@ -1,0 +1,99 @@
+"""Hugging Face's IterableDataset in lanes: its epochs, its states, and what these leave out."""
+
+import pytest
+from support import flat, one_pass, pass_with_states, passes
+
+from dataporter import ResumableDataLoader
+from dataporter.errors import FastForwardWarning
+
+datasets = pytest.importorskip("datasets")
+
+LENGTH = 20
+
+
+def double(row):
+    return {"twice": row["id"] * 2}
+
+
+def rows(*, shuffled: bool = False):
+    dataset = datasets.Dataset.from_dict({"id": list(range(LENGTH))})
+    stream = dataset.to_iterable_dataset(num_shards=4)
+    if shuffled:
+        stream = stream.shuffle(seed=7, buffer_size=6)
+    return stream.map(double).with_format("torch")
+
+
+def make(num_workers: int, *, shuffled: bool = False, **options):
+    options = {"batch_size": 3, "seed": 1, "num_workers": num_workers, **options}
+    return ResumableDataLoader(rows(shuffled=shuffled), **options)
+
+
+def ids(batches):
+    return flat(batch["id"] for batch in batches)
+
+
+# datasets splits its shards among workers, and warns of a fork beside its threads.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "persistent"),
+    [(0, 0, False), (2, 2, False), (2, 2, True), (2, 0, False), (2, 3, False), (0, 2, False)],
+)
+def test_a_stream_resumes_exactly_under_any_number_of_workers(before, after, persistent):
+    loader = make(before, persistent_workers=persistent)
+    epochs, states = zip(*(pass_with_states(loader) for _ in range(3)), strict=True)
+    assert epochs[2] != epochs[0]  # its shards come in another order
+    for epoch in epochs:
+        assert sorted(ids(epoch)) == list(range(LENGTH))
+        assert all(batch["twice"] == [2 * i for i in batch["id"]] for batch in epoch)
+    for epoch, k in [(0, 1), (0, 4), (1, 3), (0, len(epochs[0]))]:
+        resumed = make(after)
+        resumed.load_state_dict(states[epoch][k])
+        assert passes(resumed, 2) == [epochs[epoch][k:], epochs[epoch + 1]]
+    ended = make(after)
+    ended.load_state_dict(states[1][-1])
+    assert one_pass(ended) == epochs[2]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_shuffle_buffer_is_not_in_its_state_so_it_is_read_again(num_workers):
+    loader = make(num_workers, shuffled=True)
+    epochs, states = zip(*(pass_with_states(loader) for _ in range(3)), strict=True)
+    assert all(sorted(ids(epoch)) == list(range(LENGTH)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    for epoch, k in [(0, 2), (0, 5), (1, 4)]:
+        resumed = make(num_workers, shuffled=True)
+        with pytest.warns(FastForwardWarning, match="shuffle buffer"):
+            resumed.load_state_dict(states[epoch][k])
+        assert passes(resumed, 2) == [epochs[epoch][k:], epochs[epoch + 1]]
+
+
+def test_why_a_shuffle_buffer_is_read_again():
+    datasets.logging.set_verbosity_error()
+    stream = rows(shuffled=True)
+    reading = iter(stream)
+    seen = [next(reading)["id"].item() for _ in range(7)]
+    again = rows(shuffled=True)
+    again.load_state_dict(stream.state_dict())
+    # If this fails, datasets keeps its buffers now, and need not be read again.
+    assert sorted(seen + [row["id"].item() for row in again]) != list(range(LENGTH))
+
+
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_epochs_are_told_by_the_loader_or_taken_from_the_stream(num_workers, persistent):
+    loader = make(num_workers, shuffled=True, persistent_workers=persistent)
+    epochs = passes(loader, 4)
+    loader.set_epoch(2)
+    assert one_pass(loader) == epochs[2]
+    loader.dataset.set_epoch(1)
+    assert passes(loader, 2) == [epochs[1], epochs[2]]
+    for _ in range(3):
+        for _ in loader:
+            break
+        assert len(ids(one_pass(loader))) == LENGTH
+
+
+def test_more_workers_than_shards():
+    loader = make(5)
+    assert sorted(ids(one_pass(loader))) == list(range(LENGTH))

@@ -1,0 +1,448 @@
+"""Lanes: an iterable is resumed exactly, at every batch, by any number of workers."""
+
+import copy
+import io
+import json
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from streamed import (
+    CARRYING,
+    WITH_STATE,
+    WITHOUT_STATE,
+    BothShards,
+    CarryingShards,
+    MutatingShards,
+    OwnIterator,
+    Packed,
+    Shards,
+    StatefulShards,
+    in_turn,
+    loaded,
+    reading_again,
+    reference,
+)
+from support import flat, one_pass, pass_with_states, passes, plain
+from torch.utils.data import IterableDataset, get_worker_info
+from watching import worker_pids
+
+from dataporter import ResumableDataLoader
+from dataporter.errors import FastForwardWarning, LaneError, StateError, StateFormatError
+
+KINDS = [*WITH_STATE, *WITHOUT_STATE]
+SOME_KINDS = [StatefulShards, OwnIterator, Packed, Shards]  # where workers make a test slow
+LENGTHS = [9, 0, 12, 2, 1]
+
+
+lengths = st.lists(st.integers(0, 7), min_size=1, max_size=5)
+
+
+@settings(max_examples=40)
+@given(lengths=lengths, lanes=st.integers(1, 5), size=st.integers(1, 4), drop_last=st.booleans())
+def test_lanes_take_turns_and_those_that_ended_are_left_out(lengths, lanes, size, drop_last):
+    options = {"batch_size": size, "lanes": lanes, "drop_last": drop_last}
+    for kind in (Shards, StatefulShards, OwnIterator):
+        loader = ResumableDataLoader(kind(lengths), **options)
+        expected = in_turn(lengths, lanes, size, drop_last=drop_last)
+        assert passes(loader, 3) == [expected] * 3
+
+
+@settings(max_examples=40)
+@given(
+    kind=st.sampled_from([*KINDS, *CARRYING]),
+    lengths=lengths,
+    lanes=st.integers(1, 4),
+    size=st.integers(1, 3),
+    drop_last=st.booleans(),
+    every=st.integers(1, 5),
+    noisy=st.booleans(),
+    data=st.data(),
+)
+def test_a_state_of_any_moment_resumes_to_what_followed(
+    kind, lengths, lanes, size, drop_last, every, noisy, data
+):
+    options = {"batch_size": size, "lanes": lanes, "drop_last": drop_last}
+    options["snapshot_every_n_steps"] = every
+    batches, states = reference(kind(lengths, noisy=noisy), 3, **options)
+    epoch = data.draw(st.integers(0, 1))
+    for k, state in enumerate(states[epoch][1:-1], 1):
+        resumed = loaded(state, kind(lengths, noisy=noisy), **options)
+        assert plain(resumed.state_dict()) == plain(state)
+        following = passes(resumed, 3 - epoch)
+        assert following == [batches[epoch][k:], *batches[epoch + 1 :]]
+    resumed = loaded(states[epoch][-1], kind(lengths, noisy=noisy), **options)
+    assert passes(resumed, 2 - epoch) == batches[epoch + 1 :]
+
+
+def test_more_lanes_than_data():
+    for num_workers in (0, 2):
+        loader = ResumableDataLoader(StatefulShards([2]), lanes=5, num_workers=num_workers)
+        assert passes(loader, 2) == [[[0], [1]], [[0], [1]]]
+        empty = ResumableDataLoader(Shards([]), lanes=3, num_workers=num_workers)
+        assert passes(empty, 2) == [[], []]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_states_change_neither_data_nor_generators(num_workers):
+    options = {"batch_size": 2, "lanes": 2, "num_workers": num_workers}
+    expected = passes(ResumableDataLoader(Packed(LENGTHS, noisy=True), seed=3, **options), 2)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    batches, states = reference(Packed(LENGTHS, noisy=True), 2, **options)
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    assert batches == expected
+    assert before[:2] == after[:2]
+    assert torch.equal(before[2], after[2])
+    kept = copy.deepcopy(states)
+    state = states[0][2]
+    resumed = loaded(state, Packed(LENGTHS, noisy=True), **options)
+    assert one_pass(resumed) == batches[0][2:]
+    assert states == kept
+
+
+@pytest.mark.parametrize("kind", [MutatingShards, OwnIterator])
+def test_a_state_is_a_snapshot(kind):
+    for num_workers in (0, 1):
+        loader = ResumableDataLoader(kind([6]), num_workers=num_workers)
+        running = iter(loader)
+        next(running)
+        state = loader.state_dict()
+        kept = copy.deepcopy(state)
+        next(running)
+        assert state == kept
+        state["lanes"]["each"]["0"].clear()
+        assert len(loader.state_dict()["lanes"]["each"]["0"]) > 3
+
+
+def test_an_iterator_that_is_the_dataset_is_stored_and_iterated_once():
+    for num_workers in (0, 1):
+        options = {"num_workers": num_workers, "collate_fn": list}
+        loader = ResumableDataLoader(OwnIterator([5]), **options)
+        for _, _ in zip(range(2), loader, strict=False):
+            pass
+        state = loader.state_dict()
+        found = state["lanes"]["each"]["0"]
+        assert "dataset" not in found
+        assert found["iterator"] == {"i": 2, "iterated": 1}
+        resumed = ResumableDataLoader(OwnIterator([5]), **options)
+        resumed.load_state_dict(state)
+        next(iter(resumed))
+        # It counted that it was iterated once, and its state was put back after that.
+        assert resumed.state_dict()["lanes"]["each"]["0"]["iterator"] == {"i": 3, "iterated": 1}
+
+
+class Calls(OwnIterator):
+    """Says what is done with it."""
+
+    def __init__(self) -> None:
+        super().__init__([9])
+        self.calls: list[str] = []
+
+    def __iter__(self):
+        self.calls.append("iter")
+        return self
+
+    def load_state_dict(self, state):
+        self.calls.append("load")
+        super().load_state_dict(state)
+
+
+def test_restoring_loads_and_iterates_once_and_a_new_run_loads_nothing():
+    dataset = Calls()
+    loader = ResumableDataLoader(dataset)
+    next(iter(loader))
+    assert dataset.calls == ["iter"]
+    restored = Calls()
+    resumed = ResumableDataLoader(restored)
+    resumed.load_state_dict(loader.state_dict())
+    assert one_pass(resumed) == [[i] for i in range(1, 9)]
+    assert restored.calls == ["iter", "load"]
+
+
+@pytest.mark.parametrize("kind", WITHOUT_STATE)
+def test_a_dataset_without_a_state_is_read_again_with_one_warning(kind):
+    _, (states,) = reference(kind(LENGTHS), 1, batch_size=2, lanes=2)
+    resumed = ResumableDataLoader(kind(LENGTHS), seed=3, batch_size=2)
+    with pytest.warns(FastForwardWarning, match="[23] batches are read again") as caught:
+        resumed.load_state_dict(states[3])
+        one_pass(resumed)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    for at_an_end in (states[0], states[-1]):  # nothing to be read again
+        resumed.load_state_dict(at_an_end)
+
+
+class Counted(Shards):
+    """Counts what is read of it, in this process."""
+
+    def shown(self, sample):
+        self.read = getattr(self, "read", 0) + 1
+        return sample
+
+
+def test_what_follows_the_last_snapshot_is_read_again_and_no_more():
+    class Both(Counted, StatefulShards):
+        pass
+
+    loader = ResumableDataLoader(Both([20]), batch_size=2, snapshot_every_n_steps=4)
+    states = pass_with_states(loader)[1]
+    for k in range(1, 10):
+        dataset = Both([20])
+        resumed = ResumableDataLoader(dataset, batch_size=2, snapshot_every_n_steps=4)
+        resumed.load_state_dict(states[k])
+        assert one_pass(resumed) == in_turn([20], 1, 2)[k:]
+        assert dataset.read == 20 - 2 * (k - k % 4)
+
+
+def test_another_batch_size_goes_on_at_the_sample_where_states_allow():
+    _, (states,) = reference(StatefulShards([20]), 1, batch_size=2)
+    resumed = loaded(states[3], StatefulShards([20]), batch_size=5)
+    assert flat(one_pass(resumed)) == list(range(6, 20))
+    _, (states,) = reference(Shards([20]), 1, batch_size=2)
+    with pytest.raises(StateError, match=r"batch_size=2.*batch_size=5"):
+        loaded(states[3], Shards([20]), batch_size=5)
+    loaded(states[-1], Shards([20]), batch_size=5)  # an epoch at its end has no more to read
+
+
+@pytest.mark.parametrize("kind", [Shards, StatefulShards])
+def test_random_numbers_depend_on_lanes_not_on_workers(kind):
+    options = {"batch_size": 3, "lanes": 4, "seed": 3}
+    expected = passes(ResumableDataLoader(kind(LENGTHS, noisy=True), **options), 2)
+    torch.manual_seed(99)
+    for num_workers in (1, 2, 4):
+        loader = ResumableDataLoader(kind(LENGTHS, noisy=True), num_workers=num_workers, **options)
+        assert passes(loader, 2) == expected
+    drawn = [
+        number for epoch in expected for batch in epoch for part in batch[1:] for number in part
+    ]
+    assert len(set(drawn)) == len(drawn)  # no two lanes, batches or epochs share their numbers
+    other = ResumableDataLoader(kind(LENGTHS, noisy=True), **{**options, "seed": 4})
+    assert one_pass(other) != expected[0]
+
+
+def test_random_numbers_of_iter_itself():
+    class Shuffled(Shards):
+        def samples(self):
+            samples = super().samples()
+            random.shuffle(samples)
+            return samples
+
+    options = {"batch_size": 2, "lanes": 2}
+    batches, states = reference(Shuffled([9, 9]), 2, **options)
+    assert sorted(map(str, batches[0])) != sorted(map(str, batches[1]))
+    resumed = ResumableDataLoader(Shuffled([9, 9]), seed=3, num_workers=2, **options)
+    with pytest.warns(FastForwardWarning):
+        resumed.load_state_dict(states[1][4])
+    assert one_pass(resumed) == batches[1][4:]
+
+
+def test_randomness_false_leaves_the_generators_to_the_dataset():
+    loader = ResumableDataLoader(Shards([3], noisy=True), randomness=False)
+    torch.manual_seed(5)
+    drawn = next(iter(loader))[3].item()
+    torch.manual_seed(5)
+    assert drawn == torch.rand(()).item()
+
+
+@pytest.mark.parametrize("kind", [StatefulShards, OwnIterator, Shards])
+def test_out_of_order_loses_nothing_and_repeats_nothing(kind):
+    class Slow(kind):
+        def shown(self, sample):
+            if sample < 100:
+                sum(range(100_000))
+            return sample
+
+    lengths = [12, 30, 7, 0]
+    options = {"batch_size": 2, "num_workers": 2, "lanes": 4, "in_order": False}
+    everything = sorted(map(tuple, in_turn(lengths, 4, 2)))
+    for k in (1, 5, 13):
+        loader = ResumableDataLoader(Slow(lengths), seed=3, **options)
+        delivered = [tuple(plain(batch)) for _, batch in zip(range(k), loader, strict=False)]
+        state = loader.state_dict()
+        resumed = ResumableDataLoader(Slow(lengths), seed=3, **options)
+        with reading_again(Shards if kind is Shards else kind):
+            resumed.load_state_dict(state)
+        delivered += map(tuple, one_pass(resumed))
+        assert sorted(delivered) == everything
+        assert sorted(map(tuple, one_pass(resumed))) == everything
+
+
+@pytest.mark.parametrize("kind", [StatefulShards, BothShards, OwnIterator, Packed, Shards])
+def test_states_go_through_json_and_torch_load(kind):
+    options = {"batch_size": 2, "lanes": 2}
+    (batches,), (states,) = reference(kind(LENGTHS), 1, num_workers=2, **options)
+    for k, state in enumerate(states[1:-1], 1):
+        assert json.loads(json.dumps(state)) == state
+        file = io.BytesIO()
+        torch.save(state, file)
+        file.seek(0)
+        for copied in (torch.load(file, weights_only=True), json.loads(json.dumps(state))):
+            assert one_pass(loaded(copied, kind(LENGTHS), **options)) == batches[k:]
+
+
+def test_states_with_tensors_go_through_torch_load():
+    _, (states,) = reference(CarryingShards([9]), 1)
+    file = io.BytesIO()
+    torch.save(states[3], file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    expected = reference(CarryingShards([9]), 1)[0][0]
+    assert one_pass(loaded(state, CarryingShards([9]))) == expected[3:]
+
+
+def test_a_state_before_iter_starts_no_worker_and_is_complete():
+    options = {"batch_size": 2, "num_workers": 2}
+    loader = ResumableDataLoader(StatefulShards(LENGTHS), seed=3, **options)
+    state = loader.state_dict()
+    assert worker_pids() == []
+    resumed = loaded(state, StatefulShards(LENGTHS), **options)
+    assert passes(resumed, 2) == passes(loader, 2)
+
+
+def test_set_epoch_after_a_load_keeps_the_lanes_of_the_run():
+    _, (states,) = reference(StatefulShards(LENGTHS), 1, batch_size=2, lanes=4)
+    resumed = loaded(states[2], StatefulShards(LENGTHS), batch_size=2, num_workers=2)
+    resumed.set_epoch(5)
+    assert one_pass(resumed) == in_turn(LENGTHS, 4, 2)
+    resumed = loaded(states[2], StatefulShards(LENGTHS), batch_size=2)
+    resumed.set_epoch(0)
+    assert one_pass(resumed) == in_turn(LENGTHS, 4, 2)[2:]
+
+
+class Told(StatefulShards):
+    """Is told its epoch, and shows it."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def shown(self, sample):
+        return self.epoch, sample
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_dataset_is_told_its_epoch(num_workers, persistent):
+    options = {"num_workers": num_workers, "persistent_workers": persistent and num_workers > 0}
+    dataset = Told([2, 2])
+    loader = ResumableDataLoader(dataset, lanes=2, **options)
+
+    def epochs():
+        return {int(epoch) for epoch, _ in loader}
+
+    assert [epochs(), epochs()] == [{0}, {1}]
+    loader.set_epoch(7)
+    assert [epochs(), epochs()] == [{7}, {8}]
+    dataset.set_epoch(3)
+    assert [epochs(), epochs()] == [{3}, {4}]
+    running = iter(loader)
+    next(running)
+    resumed = ResumableDataLoader(Told([2, 2]), lanes=2, **options)
+    resumed.load_state_dict(loader.state_dict())
+    assert [int(epoch) for epoch, _ in resumed] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_batch_size_none_delivers_samples(num_workers):
+    loader = ResumableDataLoader(StatefulShards([5]), batch_size=None, num_workers=num_workers)
+    running = iter(loader)
+    assert [next(running), next(running)] == [0, 1]
+    resumed = ResumableDataLoader(StatefulShards([5]), batch_size=None, num_workers=1)
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", [StatefulShards, Shards])
+def test_lanes_in_threads(kind):
+    options = {"batch_size": 2, "num_workers": 2, "engine": "threads", "lanes": 3}
+    expected = in_turn(LENGTHS, 3, 2)
+    loader = ResumableDataLoader(kind(LENGTHS), seed=3, **options)
+    for k in (1, 4):
+        for _, _ in zip(range(k), loader, strict=False):
+            pass
+        state = loader.state_dict()
+        assert one_pass(loaded(state, kind(LENGTHS), **options)) == expected[k:]
+        assert one_pass(loader) == expected
+
+
+def test_pinning_changes_no_state():
+    for num_workers in (0, 2):
+        options = {"batch_size": 2, "num_workers": num_workers}
+        pinned = reference(StatefulShards(LENGTHS), 1, pin_memory=True, **options)
+        assert pinned == reference(StatefulShards(LENGTHS), 1, **options)
+
+
+class Infos(IterableDataset):
+    """What a dataset is told of itself."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        yield (-1, -1, True) if info is None else (info.id, info.num_workers, info.dataset is self)
+
+
+def test_a_lane_sees_itself_as_a_worker():
+    def seen(**options):
+        return [tuple(batch) for batch in ResumableDataLoader(Infos(), batch_size=None, **options)]
+
+    assert seen() == [(-1, -1, True)]
+    assert seen(num_workers=1) == [(0, 1, True)]
+    three = [(0, 3, True), (1, 3, True), (2, 3, True)]
+    for num_workers in (0, 2, 3, 4):
+        assert seen(num_workers=num_workers, lanes=3) == three
+    assert get_worker_info() is None
+
+
+def damaged(state, **changes):
+    return {**state, "lanes": {**state["lanes"], **changes}}
+
+
+def test_damaged_lanes_are_refused():
+    _, (states,) = reference(StatefulShards([9, 9]), 1, lanes=2)
+    state = states[3]
+    each = state["lanes"]["each"]
+    wrong = [
+        {"count": 0},
+        {"count": 1},
+        {"count": "many"},
+        {"each": {}},
+        {"each": {"-1": each["0"], "1": each["1"]}},
+        {"each": {"0": {**each["0"], "at": 9}, "1": each["1"]}},
+        {"each": {"0": {**each["0"], "at": -1}, "1": each["1"]}},
+        {"each": {"0": {"batches": 1}, "1": each["1"]}},
+        {"each": {"0": None, "1": each["1"]}},
+        {"last": 2},
+        {"last": -2},
+        {"each": {"0": {**each["0"], "dataset": lambda: 0}, "1": each["1"]}},
+    ]
+    for changes in wrong:
+        loader = ResumableDataLoader(StatefulShards([9, 9]), seed=3)
+        with pytest.raises(StateFormatError):
+            loader.load_state_dict(damaged(state, **changes))
+        assert len(one_pass(loader)) == 18
+    with pytest.raises(StateError, match=r"missing"):
+        loaded(damaged(state, each={"0": each["0"]}), StatefulShards([9, 9]))
+
+
+def test_data_that_became_shorter_is_noticed():
+    _, (states,) = reference(Shards([9]), 1)
+    resumed = loaded(states[5], Shards([3]))
+    with pytest.raises(LaneError, match="data has changed"):
+        one_pass(resumed)
+
+
+@pytest.mark.parametrize("dataset", [StatefulShards([9, 4]), MutatingShards([9, 4])])
+def test_a_loader_is_pickled_with_its_place_and_without_its_iterators(dataset):
+    loader = ResumableDataLoader(dataset, 2, seed=3, lanes=2)
+    running = iter(loader)
+    expected = in_turn([9, 4], 2, 2)
+    assert [plain(next(running)), plain(next(running))] == expected[:2]
+    again = pickle.loads(pickle.dumps(loader))
+    assert again.state_dict() == loader.state_dict()
+    state = again.state_dict()
+    again.load_state_dict(state)
+    assert one_pass(again) == expected[2:]

@@ -1,0 +1,283 @@
+"""torchdata's tutorial as it is written, and what it says of states, in its own numbers."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+from streamed import OwnIterator, Shards
+from support import Ids, Stateful, one_pass, pass_with_states, passes, plain
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+
+from dataporter.errors import FastForwardWarning, OptionError, StateFormatError
+from dataporter.stateful_dataloader import (
+    BatchSampler,
+    RandomSampler,
+    StatefulDataLoader,
+    StatefulDistributedSampler,
+)
+
+
+class MySampler(Sampler[int]):
+    def __init__(self, high: int, seed: int, limit: int):
+        self.seed, self.high, self.limit = seed, high, limit
+        self.g = torch.Generator()
+        self.g.manual_seed(self.seed)
+        self.i = 0
+
+    def __iter__(self):
+        while self.i < self.limit:
+            val = int(torch.randint(high=self.high, size=(1,), generator=self.g))
+            self.i += 1
+            yield val
+
+    def load_state_dict(self, state_dict: dict[str, Any]):
+        self.i = state_dict["i"]
+        self.g.set_state(state_dict["rng"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"i": self.i, "rng": self.g.get_state()}
+
+
+class NoisyRange(Dataset):
+    def __init__(self, high: int, mean: float, std: float):
+        self.high, self.mean, self.std = high, torch.tensor([float(mean)]), float(std)
+
+    def __len__(self):
+        return self.high
+
+    def __getitem__(self, idx: int) -> float:
+        if not (0 <= idx < self.high):
+            raise IndexError
+        x = torch.normal(self.mean, self.std)
+        noise = x.item()
+        return idx + noise
+
+    def load_state_dict(self, state_dict):
+        torch.set_rng_state(state_dict["rng"])
+
+    def state_dict(self):
+        return {"rng": torch.get_rng_state()}
+
+
+class MyIterableDataset(IterableDataset):
+    def __init__(self, high: int, seed: int):
+        self.high, self.seed = high, seed
+        self.g = torch.Generator()
+        self.i = 0
+
+    def __iter__(self):
+        worker_info = get_worker_info()
+        if worker_info is not None:
+            worker_id = worker_info.id
+            num_workers = worker_info.num_workers
+        else:
+            worker_id = 0
+            num_workers = 1
+        self.g.manual_seed(self.seed)
+        arr = torch.randperm(self.high, generator=self.g)
+        arr = arr[worker_id : self.high : num_workers]
+        for idx in range(self.i, len(arr)):
+            self.i += 1
+            yield arr[idx]
+        self.i = 0
+
+    def state_dict(self):
+        return {"i": self.i}
+
+    def load_state_dict(self, state_dict):
+        self.i = state_dict["i"]
+
+
+def tails(dl: StatefulDataLoader) -> tuple[list, list]:
+    """The loop of the tutorial."""
+    batches = []
+    for i, batch in enumerate(dl):
+        batches.append(batch)
+        if i == 2:
+            sd = dl.state_dict()
+    dl.load_state_dict(sd)
+    return plain(batches[3:]), plain(list(dl))
+
+
+def test_the_sampler_draws_what_the_tutorial_draws():
+    assert list(MySampler(5, 1, 10)) == [0, 4, 4, 3, 3, 3, 1, 1, 4, 2]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_map_style_datasets_with_a_state(num_workers):
+    dl = StatefulDataLoader(
+        NoisyRange(5, 1, 1),
+        sampler=MySampler(5, 1, 10),
+        batch_size=2,
+        drop_last=False,
+        num_workers=num_workers,
+    )
+    expected, resumed = tails(dl)
+    assert resumed == expected
+    assert len(expected) == 2
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "rest"),
+    [(0, [[2, 10], [3, 1], [11, 6]]), (2, [[4, 10], [3, 11], [1, 6]])],
+)
+def test_iterable_datasets(num_workers, rest):
+    dl = StatefulDataLoader(
+        MyIterableDataset(12, 0), batch_size=2, drop_last=False, num_workers=num_workers
+    )
+    assert tails(dl) == (rest, rest)
+
+
+def test_saving_and_loading_state():
+    dataset = MyIterableDataset(40, 0)
+    dataloader = StatefulDataLoader(dataset, num_workers=2)
+    for i, _batch in enumerate(dataloader):
+        if i == 10:
+            state_dict = dataloader.state_dict()
+            break
+    dataloader = StatefulDataLoader(dataset, num_workers=2)
+    dataloader.load_state_dict(state_dict)
+    expected = one_pass(StatefulDataLoader(dataset, num_workers=2))
+    assert one_pass(dataloader) == expected[11:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_dataset_that_resets_itself_at_its_end_is_not_replayed(num_workers):
+    dl = StatefulDataLoader(MyIterableDataset(13, 0), batch_size=2, num_workers=num_workers)
+    batches, states = pass_with_states(dl)
+    for k in range(1, len(batches) + 1):
+        resumed = StatefulDataLoader(
+            MyIterableDataset(13, 0), batch_size=2, num_workers=num_workers
+        )
+        resumed.load_state_dict(states[k])
+        assert passes(resumed, 2) == [batches[k:], batches]
+
+
+class Counter(Dataset):
+    """A sample is its index and how many samples this copy has given."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.given = length, 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.given += 1
+        return index, self.given
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.given = state["given"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("every", [1, 4])
+def test_the_state_of_a_map_style_dataset_is_that_of_its_worker(num_workers, every):
+    options = {"batch_size": 2, "num_workers": num_workers, "snapshot_every_n_steps": every}
+    dl = StatefulDataLoader(Counter(19), **options)
+    batches, states = pass_with_states(dl)
+    for k in {1, 2, 3, 7, len(batches) - 1}:
+        resumed = StatefulDataLoader(Counter(19), **options)
+        resumed.load_state_dict(states[k])
+        assert one_pass(resumed) == batches[k:]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2), (2, 3)])
+def test_a_map_style_state_moves_to_other_workers(before, after):
+    dl = StatefulDataLoader(Counter(19), batch_size=2, shuffle=True, num_workers=before)
+    batches, states = pass_with_states(dl)
+    resumed = StatefulDataLoader(Counter(19), batch_size=2, shuffle=True, num_workers=after)
+    resumed.load_state_dict(states[4])
+    assert one_pass(resumed) == batches[4:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_state_of_a_sampler_is_as_of_the_delivered_batch(num_workers):
+    def make():
+        sampler = Stateful(50, 11)
+        return StatefulDataLoader(Ids(50), sampler=sampler, batch_size=2, num_workers=num_workers)
+
+    batches, states = pass_with_states(make())
+    for k in range(1, len(batches) + 1):
+        resumed = make()
+        resumed.load_state_dict(states[k])
+        assert one_pass(resumed) == batches[k:]
+    drawn = [state["sampler"]["state"]["drawn"] for state in states[1:-2]]
+    assert drawn == [2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batch_samplers_with_a_state_of_their_iterators(num_workers):
+    def make(seed):
+        generator = torch.Generator().manual_seed(seed)
+        sampler = BatchSampler(RandomSampler(range(17), generator=generator), 3, drop_last=False)
+        return StatefulDataLoader(Ids(17), batch_sampler=sampler, num_workers=num_workers)
+
+    loader = make(1)
+    batches, states = pass_with_states(loader)
+    for k in (1, 4, len(batches)):
+        resumed = make(1)
+        resumed.load_state_dict(states[k])
+        assert one_pass(resumed) == batches[k:]
+        assert len(one_pass(resumed)) == len(batches)
+
+
+def test_no_snapshots_are_read_again():
+    options = {"batch_size": 2, "snapshot_every_n_steps": None}
+    dl = StatefulDataLoader(MyIterableDataset(12, 0), **options)
+    batches, states = pass_with_states(dl)
+    resumed = StatefulDataLoader(MyIterableDataset(12, 0), **options)
+    resumed.load_state_dict(states[4])
+    assert one_pass(resumed) == batches[4:]
+
+
+def test_an_empty_state_is_the_start_and_others_are_refused():
+    dl = StatefulDataLoader(Ids(4))
+    dl.load_state_dict({})
+    assert len(one_pass(dl)) == 4
+    with pytest.raises(StateFormatError):
+        dl.load_state_dict({"_snapshot": 1})
+    with pytest.raises(OptionError, match="prefetch_factor"):
+        StatefulDataLoader(Ids(4), prefetch_factor=2)
+
+
+def test_an_iterable_without_a_state_warns_once():
+    dl = StatefulDataLoader(Shards([9]))
+    next(iter(dl))
+    with pytest.warns(FastForwardWarning, match=re.escape("1 batches are read again")) as caught:
+        dl.load_state_dict(dl.state_dict())
+        assert one_pass(dl) == [[i] for i in range(1, 9)]
+    assert len(caught) == 1
+
+
+def test_a_distributed_sampler_counts_what_it_yielded():
+    def make():
+        sampler = StatefulDistributedSampler(range(20), num_replicas=2, rank=1, seed=4)
+        return StatefulDataLoader(Ids(20), batch_size=3, sampler=sampler, num_workers=1)
+
+    batches, states = pass_with_states(make())
+    resumed = make()
+    resumed.load_state_dict(states[2])
+    assert one_pass(resumed) == batches[2:]
+    with pytest.raises(StateFormatError, match="yielded"):
+        StatefulDistributedSampler(range(4), 2, 0).load_state_dict({"yielded": -1})
+
+
+def test_torch_is_left_as_it_is():
+    assert torch.utils.data.RandomSampler.__module__.startswith("torch.")
+    assert not hasattr(torch.utils.data.RandomSampler(range(3)), "state_dict")
+    assert not hasattr(torch.utils.data.BatchSampler, "state_dict")
+
+
+def test_an_iterator_that_begins_again_by_itself():
+    for num_workers in (0, 2):
+        dl = StatefulDataLoader(OwnIterator([3, 8]), batch_size=2, num_workers=num_workers)
+        batches, states = pass_with_states(dl)
+        resumed = StatefulDataLoader(OwnIterator([3, 8]), batch_size=2, num_workers=num_workers)
+        resumed.load_state_dict(states[len(batches)])
+        assert passes(resumed, 2) == [[], batches]
