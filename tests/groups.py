@@ -19,9 +19,7 @@ def on_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> list
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
-            context.Process(
-                target=_rank, args=(rank, world_size, folder, answers, work, arguments)
-            )
+            context.Process(target=_rank, args=(rank, world_size, folder, answers, work, arguments))
             for rank in range(world_size)
         ]
         for process in ranks:

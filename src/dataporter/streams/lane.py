@@ -55,16 +55,23 @@ class Lane:
 
     def begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
         """Go to where `start` says; `seeding` sets the random numbers of a batch by number."""
-        with announced(self._info), self._named():
-            first = None if self._home.is_new else self._home.first
-            if self._home.is_new:
-                self._home.first, self._home.is_new = self._state_before(), False
-            if self._iterable and isinstance(getattr(self._dataset, "epoch", None), int):
-                _set_epoch(self._dataset, epoch)
-            if start.state is not None:
-                self._resume(start.state, first, seeding)
-            elif self._iterable:
-                self._iterator = iter(self._dataset)
+        with announced(self._info):
+            try:
+                self._begin(start, epoch, seeding)
+            except Exception as error:
+                self._sign(error)
+                raise
+
+    def _begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
+        first = None if self._home.is_new else self._home.first
+        if self._home.is_new:
+            self._home.first, self._home.is_new = self._state_before(), False
+        if self._iterable and isinstance(getattr(self._dataset, "epoch", None), int):
+            _set_epoch(self._dataset, epoch)
+        if start.state is not None:
+            self._resume(start.state, first, seeding)
+        elif self._iterable:
+            self._iterator = iter(self._dataset)
 
     def _state_before(self) -> bytes | None:
         """The dataset's state, so that the first pass over it can begin again."""
