@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Augmented, Ids, Stateful, Stateless, flat, one_pass, plain
+from torch.utils.data import IterableDataset, get_worker_info
 
 from dataporter import ResumableDataLoader, StateFormatError, StateMismatchError
 from dataporter.arrivals import Arrivals
@@ -182,3 +183,20 @@ def test_what_came_early_past_the_end_is_refused_or_cut():
         loader.load_state_dict(state)
     loader.load_state_dict(state, strict=False)
     assert len(flat(one_pass(loader))) == 50
+
+
+class SlowSecondLane(IterableDataset):
+    """Two lanes of five numbers; the second takes a while to begin."""
+
+    def __iter__(self):
+        lane = get_worker_info().id
+        if lane == 1:
+            time.sleep(1)
+        yield from range(5 * lane, 5 * lane + 5)
+
+
+def test_a_slow_lane_of_an_iterable_does_not_hold_up_the_others():
+    loader = ResumableDataLoader(SlowSecondLane(), 1, num_workers=2, in_order=False)
+    assert flat(one_pass(loader)) == list(range(10))
+    loader = ResumableDataLoader(SlowSecondLane(), 1, num_workers=2)
+    assert flat(one_pass(loader)) == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]

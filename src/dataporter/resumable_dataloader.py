@@ -268,6 +268,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
                 iterable=iterable,
                 stateful=is_stateful(dataset),
                 carries=self._reads_inline or persistent_workers,
+                in_order=in_order or not iterable,
                 snapshot_every=snapshot_every_n_steps,
             )
             self._lane_fetch = self._make_lane_fetch(self._lanes.lanes)

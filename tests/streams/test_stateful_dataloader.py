@@ -281,3 +281,38 @@ def test_an_iterator_that_begins_again_by_itself():
         resumed = StatefulDataLoader(OwnIterator([3, 8]), batch_size=2, num_workers=num_workers)
         resumed.load_state_dict(states[len(batches)])
         assert passes(resumed, 2) == [[], batches]
+
+
+class Counted(Ids):
+    """Read by index, with a state."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        pass
+
+
+def no_good(_worker: int) -> None:
+    raise LookupError("no good worker")
+
+
+@pytest.mark.parametrize("dataset", [Ids(8), Counted(8)])
+def test_what_goes_wrong_in_worker_init_fn_is_raised_at_iter(dataset):
+    loader = StatefulDataLoader(dataset, num_workers=2, worker_init_fn=no_good)
+    for _ in range(2):
+        with pytest.raises(LookupError, match="no good worker"):
+            iter(loader)
+
+
+def test_workers_that_begin_well_lose_no_batch_to_being_waited_for():
+    loader = StatefulDataLoader(Ids(8), 2, num_workers=2, worker_init_fn=print_nothing)
+    assert one_pass(loader) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    iterator = iter(loader)
+    assert loader.state_dict()["batches_processed"] == 0
+    assert plain(next(iterator)) == [0, 1]
+    assert loader.state_dict()["batches_processed"] == 1
+
+
+def print_nothing(_worker: int) -> None:
+    pass

@@ -1,7 +1,8 @@
 """Tasks of lanes: whose turn it is, and where every lane stands once a batch is delivered.
 
 Lanes take turns, those that have ended are left out. So the order of batches does not
-depend on who reads which lane, or how far ahead.
+depend on who reads which lane, or how far ahead. Only where batches may come in any order,
+the turn is that of the lane of which the fewest are on their way.
 """
 
 from __future__ import annotations
@@ -75,9 +76,11 @@ class LaneTasks:
         iterable: bool,
         stateful: bool,
         carries: bool,
+        in_order: bool,
         snapshot_every: int,
     ) -> None:
         self._inner = inner
+        self._in_order = in_order
         self._iterable = iterable
         self._stateful = stateful
         self._carries = carries
@@ -86,7 +89,7 @@ class LaneTasks:
         self.lanes = lanes  # what the next epoch begins with
         self._began = lanes  # what the last one began with
         self._put_back: set[int] = set()  # lanes that are not where the next pass begins
-        self._away: set[int] = set()  # lanes that had ended, and nobody has: see `Reading`
+        self._reading: Reading | None = None  # the newest
 
     def fresh(self, epoch: int) -> Progress:
         return replace(self._inner.fresh(epoch), lanes=self.lanes)
@@ -125,16 +128,23 @@ class LaneTasks:
             progress, starts = replace(progress, lanes=_opened(lanes, opened)), {}
         self._put_back = set()
         tasks = self._inner.run(progress, seed)
-        reading = Reading(tasks, progress, starts, iterable=self._iterable, every=self._every)
-        self._away = reading.away
+        reading = Reading(
+            tasks,
+            progress,
+            starts,
+            iterable=self._iterable,
+            in_order=self._in_order,
+            every=self._every,
+        )
+        self._reading = reading
         return reading
 
     def end(self, progress: Progress) -> Progress:
         lanes = lanes_of(progress)
         self.lanes = self._following(lanes)
-        self._put_back = self._away.union(
-            lane for lane in lanes.each if self._cut(lanes.each[lane])
-        )
+        self._put_back = {lane for lane in lanes.each if self._cut(lanes.each[lane])}
+        if self._reading is not None:
+            self._put_back |= self._reading.away
         return replace(self._inner.end(progress), lanes=lanes)
 
     def _following(self, lanes: Lanes) -> Lanes:
@@ -167,8 +177,10 @@ class Reading(Iterator[Task]):
         starts: dict[int, Start],
         *,
         iterable: bool,
+        in_order: bool,
         every: int,
     ) -> None:
+        self._in_order = in_order
         self._tasks = tasks
         self.progress = progress  # where the run stands, as of the last batch delivered
         self._starts = starts
@@ -178,7 +190,8 @@ class Reading(Iterator[Task]):
         self._places = {lane: place for place, lane in enumerate(sorted(lanes.each))}
         self._issued = {lane: state.batches for lane, state in lanes.each.items()}
         self._going = [lane for lane in sorted(lanes.each) if not lanes.each[lane].ended]
-        self.away = set(lanes.each).difference(self._going)  # ended, and nobody has them
+        self._ended = set(lanes.each).difference(self._going)  # before anybody read them here
+        self._on_their_way = dict.fromkeys(lanes.each, 0)  # tasks not delivered
         self._turn = lanes.last
         self._step = progress.batches_processed
 
@@ -188,6 +201,10 @@ class Reading(Iterator[Task]):
         task = next(self._tasks)
         after = bisect_right(self._going, self._turn)
         self._turn = self._going[after % len(self._going)]
+        if not self._in_order:
+            in_turn = self._going[after:] + self._going[:after]
+            self._turn = min(in_turn, key=self._on_their_way.__getitem__)
+        self._on_their_way[self._turn] += 1
         # Taken on the last steps before a multiple, so that all lanes are as of one step.
         captures = self._step % self._every >= self._every - len(self._places)
         number = self._issued[self._turn]
@@ -201,6 +218,11 @@ class Reading(Iterator[Task]):
         place = self._places[self._turn]
         return task._replace(indices=order, place=place, progress=progress)
 
+    @property
+    def away(self) -> set[int]:
+        """Lanes that nobody has: they wait for a task to begin with, or get none any more."""
+        return self._ended | self._starts.keys()
+
     def renewed(self, tasks: Sequence[Task], is_lost: Callable[[int], bool]) -> Iterator[Task]:
         """Make all undelivered tasks anew of lanes whose worker has died, at lost places.
 
@@ -210,7 +232,7 @@ class Reading(Iterator[Task]):
         each = lanes_of(self.progress).each
         lost = [lane for lane, place in self._places.items() if is_lost(place)]
         self._starts.update((lane, Start(each[lane])) for lane in lost)
-        self.away.update(lane for lane in lost if each[lane].ended)
+        self._ended.update(lane for lane in lost if each[lane].ended)
         for task in tasks:
             order: Any = task.indices
             start = self._starts.pop(order.lane, None)
@@ -222,6 +244,7 @@ class Reading(Iterator[Task]):
             raise result[1].error  # the lane would end here: it is begun again instead
         task, got = result[0], LaneBatch(*result[1])
         order: Any = task.indices
+        self._on_their_way[order.lane] -= 1
         lanes = lanes_of(self.progress)
         lanes = lanes.with_lane(order.lane, _after(lanes.each[order.lane], order, got))
         if got.ended:
