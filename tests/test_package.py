@@ -16,6 +16,7 @@ ROOT = SOURCE.parents[1]
 ROOMS = [
     "errors",
     "arguments",
+    "containers",
     "order",
     "utils",
     "generators",
@@ -58,6 +59,7 @@ def test_the_public_surface_is_this():
         "NoSampleError",
         "OptionError",
         "OptionTypeError",
+        "PageLockWarning",
         "ResumableDataLoader",
         "ResumableDistributedSampler",
         "ResumableSampler",

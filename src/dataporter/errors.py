@@ -26,6 +26,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
 
     DataPorterWarning         (UserWarning)
     ├── FastForwardWarning                    a resume has to read data again
+    ├── PageLockWarning                       batches cannot be page-locked where they lie
     ├── StateMismatchWarning                  a mismatch that `strict=False` let pass
     ├── UnmatchedKeyWarning                   a converter's key that looks misspelled
     ├── WorkerRestartWarning                  a worker died and was replaced
@@ -128,6 +129,10 @@ class DataPorterWarning(UserWarning):
 
 class FastForwardWarning(DataPorterWarning):
     """A dataset has no state: what was delivered before a resume is read again and dropped."""
+
+
+class PageLockWarning(DataPorterWarning):
+    """The system refused to page-lock memory: batches are copied into such memory instead."""
 
 
 class StateMismatchWarning(DataPorterWarning):

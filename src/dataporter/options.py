@@ -40,6 +40,10 @@ def check_options(
     max_restarts: int,
     lanes: int | None,
     snapshot_every_n_steps: int,
+    device: torch.device | None,
+    pin_memory_device: str,
+    device_prefetch: int,
+    device_converter: Any,
     unknown: dict[str, Any],
 ) -> None:
     """Raise for what cannot work, naming the argument, the value and the remedy."""
@@ -60,6 +64,8 @@ def check_options(
         msg = f"on_error must be 'raise' or 'skip', found {on_error!r}."
         raise OptionError(msg)
     check_int("max_restarts", max_restarts, least=0)
+    check_int("device_prefetch", device_prefetch, least=1)
+    _check_device(device, pin_memory_device, device_converter)
     _check_kinds(sampler, batch_sampler, generator, callables)
     _check_workers(
         num_workers,
@@ -88,6 +94,69 @@ def check_options(
         drop_last=drop_last,
         iterable=isinstance(dataset, IterableDataset),
     )
+
+
+def as_device(device: Any) -> torch.device | None:
+    """Return the device that is meant, None for none.
+
+    >>> as_device("cpu")
+    device(type='cpu')
+    """
+    if device is None or isinstance(device, torch.device):
+        return device
+    if not isinstance(device, str):
+        msg = (
+            "device must be a name such as 'cuda' or 'cuda:1', or a torch.device, found "
+            f"{type(device).__name__} {device!r}."
+        )
+        raise OptionTypeError(msg)
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        msg = f"device must be one that torch has, such as 'cuda' or 'cuda:1', found {device!r}."
+        raise OptionError(msg) from error
+
+
+def _check_device(
+    device: torch.device | None, pin_memory_device: str, device_converter: Any
+) -> None:
+    if device is None:
+        if device_converter is not None:
+            msg = (
+                "device_converter is for batches on their device, found device=None. Give a "
+                "device, or use converter."
+            )
+            raise OptionError(msg)
+        return
+    if device.type == "cuda":
+        _check_cuda(device)
+    pinned_for = as_device(pin_memory_device or None)
+    if pinned_for is not None and not _agree(pinned_for, device):
+        msg = (
+            f"pin_memory_device={pin_memory_device!r} contradicts device={str(device)!r}. Drop "
+            "pin_memory_device: memory is page-locked for the device that is used."
+        )
+        raise OptionError(msg)
+
+
+def _check_cuda(device: torch.device) -> None:
+    if not torch.cuda.is_available():
+        why = "was built without it" if torch.version.cuda is None else "finds no device"
+        msg = (
+            f"device={str(device)!r} needs CUDA, and torch {torch.__version__} {why}. Use "
+            "device=None, or a torch and a machine that have it."
+        )
+        raise OptionError(msg)
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        found = "is only 'cuda:0'" if count == 1 else f"are 'cuda:0' to 'cuda:{count - 1}'"
+        msg = f"device={str(device)!r} does not exist: there {found}. Use one of those."
+        raise OptionError(msg)
+
+
+def _agree(one: torch.device, other: torch.device) -> bool:
+    same_index = one.index == other.index or None in (one.index, other.index)
+    return one.type == other.type and same_index
 
 
 def _named(dataset: Any) -> str:

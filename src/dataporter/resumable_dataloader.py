@@ -21,9 +21,13 @@ from dataporter.engine import (
     Fetches,
     ProcessEngine,
     Renew,
+    Results,
     WorkerOptions,
+    of_lanes,
     run_in_threads,
     run_inline,
+    sender,
+    sent_ahead,
     usable_cores,
 )
 from dataporter.errors import (
@@ -32,8 +36,8 @@ from dataporter.errors import (
     StateMismatchError,
     StateMismatchWarning,
 )
-from dataporter.fetch import Fetcher, Skipped
-from dataporter.options import check_options
+from dataporter.fetch import Fetcher, Skipped, conversion_of
+from dataporter.options import as_device, check_options
 from dataporter.order import Plan, Tail, Topology
 from dataporter.order.keys import key_as_int
 from dataporter.passes import Pass
@@ -122,6 +126,14 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     - `on_error`: "raise" an error of the dataset, or "skip" the sample: it is left out of its
       batch, listed in `skipped` and logged; positions count as if it were there.
     - `max_restarts`: how many workers that died are replaced in one pass.
+    - `device`: where batches are delivered, in any container: a name or a torch.device. 'cuda' is
+      the process's current device (a rank that has set none uses that of LOCAL_RANK). Batches
+      are copied there ahead, in a stream of their own, from page-locked memory; yours waits
+      for them, not your program.
+    - `device_prefetch`: how many batches are copied ahead. The device has at most two more than
+      that, beside those that you keep.
+    - `device_converter`: called with each batch on its device (or its `convert_batch` is): a
+      `converter` makes it narrow for the way there, this one wide again.
 
     An IterableDataset is read in lanes, by default as many as there are workers: each is a
     copy of it that sees `get_worker_info()` as worker l of L. The state has each lane's
@@ -170,9 +182,13 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         max_restarts: int = 3,
         lanes: int | None = None,
         snapshot_every_n_steps: int = 1,
+        device: str | torch.device | None = None,
+        device_prefetch: int = 2,
+        device_converter: Any = None,
         **unknown: NoReturn,
     ) -> None:
         shuffle = bool(shuffle)  # torch takes None for False
+        self._device = as_device(device)
         check_options(
             dataset=dataset,
             batch_size=batch_size,
@@ -193,8 +209,14 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             max_restarts=max_restarts,
             lanes=lanes,
             snapshot_every_n_steps=snapshot_every_n_steps,
+            device=self._device,
+            pin_memory_device=pin_memory_device,
+            device_prefetch=device_prefetch,
+            device_converter=device_converter,
             unknown=unknown,
         )
+        self._device_prefetch = device_prefetch
+        self._device_convert = conversion_of(device_converter, "device_converter")
         iterable = is_iterable(dataset)
         self._adapts = num_workers == "auto" and not has_lanes(dataset)
         num_workers = usable_cores() if num_workers == "auto" else num_workers
@@ -384,8 +406,18 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def _fetched(
         self, fetch: Fetches, tasks: Iterator[Task], renew: Renew | None
     ) -> Iterator[tuple[Task, Any]]:
+        results = self._run_engine(fetch, tasks, renew)
+        if self._device is None:
+            return results
+        send = sender(self._device, self._device_convert)
+        if self._lanes is not None:
+            send = of_lanes(send)
+        depth = self._device_prefetch if self._copies_ahead else 0
+        return sent_ahead(results, send, depth)
+
+    def _run_engine(self, fetch: Fetches, tasks: Iterator[Task], renew: Renew | None) -> Results:
         if self.num_workers == 0:
-            return run_inline(tasks, fetch, pin_memory=self.pin_memory)
+            return run_inline(tasks, fetch, pin_memory=self._pins)
         if self._in_threads:
             return run_in_threads(tasks, fetch, self._worker_options(), randomness=self._randomness)
         engine = self._engine
@@ -397,6 +429,14 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             self._engine = engine
         self._read_last = engine if engine is self._engine else None
         return engine.run(tasks, then_close=engine is not self._engine, renew=renew)
+
+    @property
+    def _pins(self) -> bool:
+        return self.pin_memory or self._copies_ahead
+
+    @property
+    def _copies_ahead(self) -> bool:
+        return self._device is not None and self._device.type == "cuda"
 
     def _rerun(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
         self._tasks.restore(progress)
@@ -414,7 +454,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             max_restarts=self._max_restarts,
             seed=key_as_int("worker", self.seed) >> 1,  # as torch: below 2**63
             dataset=self.dataset,
-            pin_memory=self.pin_memory,
+            pin_memory=self._pins,
+            copies_ahead=self._copies_ahead,
             in_order=self._comes_in_order,
             has_places=has_lanes,
         )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from dataporter.arguments import did_you_mean
-from dataporter.converters.containers import joined, parts_of, with_parts
+from dataporter.containers import joined, parts_of, with_parts
 from dataporter.converters.dtypes import as_dtype, dtype_name
 from dataporter.converters.narrowing import OnOverflow, cast
 from dataporter.converters.numbers import KINDS, as_array

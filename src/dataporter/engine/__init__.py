@@ -2,12 +2,15 @@
 
 It takes an iterator of tasks and yields each with its batch: `inline`
 in the process and thread that asks, `processes` in worker processes, `threads` in threads.
+From any of them, `device` brings batches to a device.
 """
 
 from dataporter.engine.cores import usable_cores
 from dataporter.engine.crew import WorkerOptions
+from dataporter.engine.device import of_lanes, sender, sent_ahead
 from dataporter.engine.inline import run_inline
 from dataporter.engine.processes import ProcessEngine, Renew
+from dataporter.engine.results import Results
 from dataporter.engine.threads import run_in_threads
 from dataporter.engine.worker import Fetches
 
@@ -15,8 +18,12 @@ __all__ = [
     "Fetches",
     "ProcessEngine",
     "Renew",
+    "Results",
     "WorkerOptions",
+    "of_lanes",
     "run_in_threads",
     "run_inline",
+    "sender",
+    "sent_ahead",
     "usable_cores",
 ]

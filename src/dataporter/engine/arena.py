@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dataporter.engine.locks import PageLock, take_lock
+
 # The file's address space is cut into slots of 64 GiB; it has room for 2**20 of them.
 _STRIDE = 2**36
 _MAX_SLOTS = 2**20
@@ -41,7 +43,7 @@ def create_arena() -> int:
 class Slot:
     """One process's view of a slot, mapped as far as it was used so far."""
 
-    __slots__ = ("_descriptor", "_map", "address", "bytes", "number")
+    __slots__ = ("_descriptor", "_map", "address", "bytes", "lock", "number")
 
     def __init__(self, descriptor: int, number: int) -> None:
         self._descriptor = descriptor
@@ -49,6 +51,7 @@ class Slot:
         self.bytes: NDArray[np.uint8] = np.empty(0, np.uint8)
         self.address = 0  # of the first byte, in this process
         self._map: Any = b""
+        self.lock: PageLock | None = None  # of what is mapped
 
     def reach(self, size: int) -> NDArray[np.uint8]:
         """Map at least `size` bytes; arrays over an earlier mapping stay valid."""
@@ -57,6 +60,7 @@ class Slot:
             self._map = _mapped(self._descriptor, length, self.number * _STRIDE)
             self.address = ctypes.addressof(self._map)
             self.bytes = np.frombuffer(self._map, np.uint8)
+            self.lock = None  # that of the earlier mapping ends with it
         return self.bytes
 
     def fresh(self, size: int) -> NDArray[np.uint8]:
@@ -68,8 +72,31 @@ class Slot:
         self.reach(size)
         return np.frombuffer(self._map, np.uint8, size)
 
+    def page_lock(self, size: int) -> str | None:
+        """Page-lock the first `size` bytes at least; the reason if that was refused.
+
+        No device may be reading from the slot.
+        """
+        if self.lock is not None and size <= self.lock.size:
+            return None
+        self._unlock()
+        # To the next eighth of a power of two, so that sizes that vary soon fit.
+        eighth = max(1 << max((size - 1).bit_length() - 3, 0), mmap.PAGESIZE)
+        enough = min(-(-size // eighth) * eighth, len(self.reach(size)))
+        taken = take_lock(self._map, self.address, enough)
+        if isinstance(taken, str):
+            return taken
+        self.lock = taken
+        return None
+
+    def _unlock(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
     def forget(self) -> None:
-        """Give the slot's memory back to the system."""
+        """Give the slot's memory back to the system. No device may be reading from it."""
+        self._unlock()  # a device would go on with the pages that are given back
         if len(self.bytes) and hasattr(mmap, "MADV_REMOVE"):
             _libc.madvise(self.address, len(self.bytes), mmap.MADV_REMOVE)
 

@@ -40,6 +40,7 @@ class WorkerOptions:
     seed: int = 0
     dataset: Any = None
     pin_memory: bool = False
+    copies_ahead: bool = False  # whether batches go on to a device, and no further as they are
     in_order: bool = True
     has_places: bool = False  # whether a task is for one worker, not for any
 

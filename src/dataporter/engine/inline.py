@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-from dataporter.engine.pinning import pinned
+from dataporter.engine.pinning import can_pin, pinned, pinned_empty
+from dataporter.engine.results import Results
 from dataporter.engine.worker import Fetches
 from dataporter.fetch import EMPTY, Failed
 from dataporter.tasks import Task
 
 
-def run_inline(
-    tasks: Iterator[Task], fetch: Fetches, *, pin_memory: bool = False
-) -> Iterator[tuple[Task, Any]]:
+def run_inline(tasks: Iterator[Task], fetch: Fetches, *, pin_memory: bool = False) -> Results:
     """Yield every task with its batch, page-locked if asked for and a device is there."""
+    return Results(_fetched(tasks, fetch, pins=pin_memory and can_pin()))
+
+
+def _fetched(tasks: Iterator[Task], fetch: Fetches, *, pins: bool) -> Iterator[tuple[Task, Any]]:
     # No batch is held in a variable here: it is the caller's alone, to keep or to free.
-    pins = pin_memory and torch.accelerator.is_available()
     for task in tasks:
         yield task, attempted(fetch, task, pins=pins)
 
@@ -26,7 +26,7 @@ def run_inline(
 def attempted(fetch: Fetches, task: Task, *, pins: bool) -> Any:
     """Fetch a task's batch, or say why not."""
     try:
-        batch = fetch(task.indices, task.positions, task.stream)
+        batch = fetch(task.indices, task.positions, task.stream, pinned_empty if pins else None)
         return pinned(batch) if pins and batch is not EMPTY else batch
     except Exception as error:  # noqa: BLE001  it is the caller's to raise
         return Failed(error)

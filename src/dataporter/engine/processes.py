@@ -9,8 +9,8 @@ Tasks that have a place, since a stream is read by one worker alone, go by a pip
 worker's own instead.
 
 Messages are small and of fixed size, so reads and writes of them are whole: there is no
-lock that a killed worker could hold. Tasks and batches lie in slots of shared memory. A
-slot is free again when no array or tensor over it lives, not before.
+lock that a killed worker could hold. Tasks and batches lie in slots of shared memory, which
+can be page-locked: then a batch goes from its worker to a device without another copy.
 
 Fetched ahead are `num_workers * prefetch_factor` batches. Only while the consumer waits,
 more are: `_RUSH` times as many may be on their way, so that no worker runs out of issues, and
@@ -25,6 +25,7 @@ import os
 import pickle
 import select
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +39,9 @@ import torch
 from dataporter.engine.arena import Slot, create_arena
 from dataporter.engine.crew import Crew, Losses, WorkerOptions
 from dataporter.engine.pace import Pace
-from dataporter.engine.pinning import pinned
+from dataporter.engine.pinning import can_pin, pinned
+from dataporter.engine.results import Results
+from dataporter.engine.slots import Slots
 from dataporter.engine.wire import (
     BATCH,
     ISSUE,
@@ -50,7 +53,7 @@ from dataporter.engine.wire import (
     write_task,
 )
 from dataporter.engine.worker import Fetches, Wiring, WorkerTraceback
-from dataporter.errors import WorkerError, WorkerTimeoutError
+from dataporter.errors import PageLockWarning, WorkerError, WorkerTimeoutError
 from dataporter.fetch import EMPTY, Failed
 from dataporter.tasks import Task
 
@@ -59,6 +62,7 @@ _STRETCH = 16
 _STRETCH_BYTES = 2**28
 _MOST_ISSUED = 1024  # far below what a pipe holds: issuing never blocks
 _MOST_HELD = 2**13  # slots; each is a mapping, and a process may have 65,530 of them
+_MARKED_BYTES = 2**22  # of slots that one mark is taken for
 _LONGEST_POLL = 2**31 - 1  # milliseconds
 
 Renew: TypeAlias = Callable[[Sequence[Task], Callable[[int], bool]], Iterable[Task]]
@@ -105,12 +109,9 @@ class ProcessEngine:
     def __init__(self, fetch: Fetches, options: WorkerOptions) -> None:
         self._options = options
         self._fetch = fetch
-        self._pins = options.pin_memory and torch.accelerator.is_available()
+        self._pins = options.pin_memory and can_pin()
+        self._locks = self._pins and torch.cuda.is_available()
         self._owner = os.getpid()
-        self._slots: dict[int, Slot] = {}
-        self._free: deque[int] = deque()
-        self._bare: deque[int] = deque()  # free as well, their memory given back
-        self._held: dict[int, weakref.ref[Any]] = {}  # slots of batches that the consumer has
         self._tickets: dict[int, _Ticket] = {}  # by number of the issue
         self._abandoned: dict[int, int] = {}  # slots of issues nobody waits for, by number
         self._unfinished = 0  # tickets without a reply
@@ -120,7 +121,9 @@ class ProcessEngine:
         self._runs = 0
         self._running = False
         self._renew: Renew | None = None
+        self._order: deque[int] = deque()  # numbers of issues, in the order of their tasks
         arena = self._arena = create_arena()
+        self._slots = Slots(arena)
         # One pipe for all, or one for each worker.
         self._pipes = [_Pipe() for _ in range(options.num_workers if options.has_places else 1)]
         self._replies, from_workers = os.pipe()
@@ -160,7 +163,7 @@ class ProcessEngine:
 
     def run(
         self, tasks: Iterator[Task], *, then_close: bool, renew: Renew | None = None
-    ) -> Iterator[tuple[Task, Any]]:
+    ) -> Results:
         """Start fetching; yield every task with its batch.
 
         `renew` makes tasks anew that have a place and whose worker died, given which places
@@ -169,12 +172,16 @@ class ProcessEngine:
         self._running = True
         self._renew = renew
         self._runs += 1
-        order: deque[int] = deque()  # numbers of issues, in the order of their tasks
-        results = self._deliver(tasks, order, then_close=then_close)
+        self._order = deque()
+        results = self._deliver(tasks, self._order, then_close=then_close)
         next(results)  # into its `try`: from here on, dropping it ends the run
-        self._top_up(tasks, order)
+        self._top_up(tasks, self._order)
         self._crew.start(inherited=_inherited)
-        return results
+        return Results(results, self._is_next_there)
+
+    def _is_next_there(self) -> bool:
+        self._read_replies()
+        return not self._order or self._deliverable(self._order) is not None
 
     def _deliver(
         self, tasks: Iterator[Task], order: deque[int], *, then_close: bool
@@ -216,15 +223,13 @@ class ProcessEngine:
             order.append(self._issue(task))
 
     def _issue(self, task: Task) -> int:
-        free = self._free or self._bare
-        number = free.pop() if free else len(self._slots) + 1
-        slot = self._slots.get(number) or self._slots.setdefault(number, Slot(self._arena, number))
+        slot = self._slots.take()
         size = write_task(slot, self._runs, task.indices, task.positions, task.stream)
         self._issued += 1
         self._unfinished += 1
-        self._tickets[self._issued] = _Ticket(task, number)
+        self._tickets[self._issued] = _Ticket(task, slot.number)
         pipe = self._pipes[(task.place or 0) % len(self._pipes)]
-        os.write(pipe.write, ISSUE.pack(self._issued, number, size))
+        os.write(pipe.write, ISSUE.pack(self._issued, slot.number, size))
         return self._issued
 
     def _wait_for(self, tasks: Iterator[Task], order: deque[int], losses: Losses) -> _Ticket:
@@ -244,12 +249,14 @@ class ProcessEngine:
                 self._replace_the_dead(order, losses)
             self._top_up(tasks, order, waits=True)
         order.remove(number)
+        if not self._options.in_order:
+            self._arrived.popleft()
         return self._tickets.pop(number)
 
     def _deliverable(self, order: deque[int]) -> int | None:
         """The number of the issue to be delivered now, if it is there."""
         if not self._options.in_order:
-            return self._arrived.popleft() if self._arrived else None
+            return self._arrived[0] if self._arrived else None
         return None if self._tickets[order[0]].reply is None else order[0]
 
     def _read_replies(self) -> None:
@@ -272,17 +279,18 @@ class ProcessEngine:
         slot = self._slots[ticket.slot]
         if outcome not in (BATCH, PARTIAL):
             packed = slot.reach(offset + size)[offset : offset + size].tobytes()
-            self._free.append(ticket.slot)
+            self._slots.free(ticket.slot)
             in_init = outcome == UNREADY
             return Failed(_unpacked(packed, in_init=in_init), in_init=in_init)
-        if len(self._held) < _MOST_HELD:
-            memory = slot.fresh(offset + size)
-            keep = max(self._depth, _STRETCH_BYTES // self._largest)
-            free = _Free(self._held, self._free, self._bare, slot, keep)
-            self._held[ticket.slot] = weakref.ref(memory, free)
+        is_locked = False
+        if self._slots.held < _MOST_HELD:
+            self._slots.keep = max(self._depth, _STRETCH_BYTES // self._largest)
+            self._slots.together = _MARKED_BYTES // self._largest
+            is_locked = self._locks and self._page_lock(slot, offset + size)
+            memory = self._slots.lend(slot, offset + size)
         else:
             memory = slot.reach(offset + size)[: offset + size].copy()
-            self._free.append(ticket.slot)
+            self._slots.free(ticket.slot)
         try:
             batch = read_batch(memory, offset, size)
         except Exception as error:  # noqa: BLE001  of a class that cannot be rebuilt here
@@ -292,7 +300,23 @@ class ProcessEngine:
             for sample in skipped:
                 self._fetch.note_skipped(sample)
             batch = EMPTY if is_empty else batch
-        return pinned(batch) if self._pins and batch is not EMPTY else batch
+        if not self._pins or batch is EMPTY or (is_locked and self._options.copies_ahead):
+            return batch
+        return pinned(batch)  # of a slot that is locked, what does not lie in it
+
+    def _page_lock(self, slot: Slot, size: int) -> bool:
+        """Page-lock a slot where it lies. Refused once, it is not tried again."""
+        refused = slot.page_lock(size)
+        if refused is None:
+            return True
+        self._locks = False
+        msg = (
+            f"{size:,} bytes of shared memory could not be page-locked ({refused}): batches are "
+            "copied into page-locked memory instead, which takes longer. Allow more locked "
+            "memory (ulimit -l), or use fewer workers or a smaller prefetch_factor."
+        )
+        warnings.warn(msg, PageLockWarning, stacklevel=6)
+        return False
 
     def _abandon(self) -> None:
         """Forget what is on its way: replies to it will only free their slots."""
@@ -301,7 +325,7 @@ class ProcessEngine:
         self._read_replies()
         for issue, ticket in self._tickets.items():
             if ticket.reply is not None:
-                self._free.append(ticket.slot)
+                self._slots.free(ticket.slot)
             else:
                 self._abandoned[issue] = ticket.slot
         self._tickets.clear()
@@ -314,7 +338,7 @@ class ProcessEngine:
         """Free the slot of an issue that nobody waits for, once nobody works on it."""
         slot = self._abandoned.pop(issue, None)
         if slot is not None:
-            self._free.append(slot)
+            self._slots.free(slot)
 
     def _take_back_issues(self) -> set[int]:
         """Read out of the pipe what no worker has taken yet; the numbers of the issues."""
@@ -359,7 +383,8 @@ class ProcessEngine:
             turns = [turn for turn, number in enumerate(order) if had_place(self._place(number))]
             tickets = [self._tickets.pop(order[turn]) for turn in turns]
             self._unfinished -= sum(ticket.reply is None for ticket in tickets)
-            self._free.extend(ticket.slot for ticket in tickets)
+            for ticket in tickets:
+                self._slots.free(ticket.slot)
             tasks: Iterable[Task] = [ticket.task for ticket in tickets]
             if self._renew is not None:
                 tasks = self._renew(list(tasks), had_place)
@@ -402,25 +427,6 @@ class ProcessEngine:
             self._unfinished -= 1
             order[place] = self._issue(ticket.task)
         return lost
-
-
-class _Free:
-    """Frees a slot when what lay over it has died; its memory too, if `keep` are free already."""
-
-    __slots__ = ("_bare", "_free", "_held", "_keep", "_slot")
-
-    def __init__(
-        self, held: dict[int, Any], free: deque[int], bare: deque[int], slot: Slot, keep: int
-    ) -> None:
-        self._held, self._free, self._bare, self._slot, self._keep = held, free, bare, slot, keep
-
-    def __call__(self, _: object) -> None:
-        del self._held[self._slot.number]
-        if len(self._free) < self._keep:
-            self._free.append(self._slot.number)
-        else:
-            self._slot.forget()
-            self._bare.append(self._slot.number)
 
 
 def _unpacked(packed: bytes, *, in_init: bool) -> Exception:

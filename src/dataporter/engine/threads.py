@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-import torch
-
 from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.inline import attempted
+from dataporter.engine.pinning import can_pin
+from dataporter.engine.results import Results
 from dataporter.engine.worker import Fetches
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
 from dataporter.generators import capture, restore
@@ -24,10 +24,30 @@ from dataporter.tasks import Task
 
 def run_in_threads(
     tasks: Iterator[Task], fetch: Fetches, options: WorkerOptions, *, randomness: bool
-) -> Iterator[tuple[Task, Any]]:
+) -> Results:
     """Yield every task with its batch; `fetch` must not seed the global generators."""
-    pins = options.pin_memory and torch.accelerator.is_available()
     ahead: dict[Future[Any], Task] = {}  # in the order of the tasks
+
+    def is_there() -> bool:
+        return not ahead or any(future.done() for future in _awaited(ahead, options))
+
+    return Results(_delivered(tasks, fetch, options, ahead, randomness=randomness), is_there)
+
+
+def _awaited(ahead: dict[Future[Any], Task], options: WorkerOptions) -> list[Future[Any]]:
+    """What may be delivered next."""
+    return [next(iter(ahead))] if options.in_order else list(ahead)
+
+
+def _delivered(
+    tasks: Iterator[Task],
+    fetch: Fetches,
+    options: WorkerOptions,
+    ahead: dict[Future[Any], Task],
+    *,
+    randomness: bool,
+) -> Iterator[tuple[Task, Any]]:
+    pins = options.pin_memory and can_pin()
     executor = ThreadPoolExecutor(options.num_workers, "dataporter worker")
 
     def top_up() -> None:
@@ -46,8 +66,8 @@ def run_in_threads(
             yield task, batch
             break
         while ahead:
-            awaited = [next(iter(ahead))] if options.in_order else list(ahead)
-            done = wait(awaited, options.timeout or None, return_when=FIRST_COMPLETED).done
+            awaited, patience = _awaited(ahead, options), options.timeout or None
+            done = wait(awaited, patience, return_when=FIRST_COMPLETED).done
             if not done:
                 msg = (
                     f"DataLoader timed out after {options.timeout:g} seconds "

@@ -120,7 +120,7 @@ def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
     if id(part) in seen:
         return _NONE  # of what is there twice, a pickle makes one again
     if kind is torch.Tensor:
-        if not _is_plain(part):
+        if not is_plain(part):
             return _NONE
         seen[id(part)] = description = _description(part, writer)
         return description
@@ -175,13 +175,13 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, thing: Any) -> Any:
         """Describe a plain tensor by where it lies; anything else is pickled as usual."""
-        if type(thing) is torch.Tensor and _is_plain(thing):
+        if type(thing) is torch.Tensor and is_plain(thing):
             known = self._described.get(id(thing))
             return _tensor_being_read, known or _description(thing, self._writer)
         return NotImplemented
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is all said by shape, strides, dtype and bytes."""
     return (
         tensor.layout is torch.strided

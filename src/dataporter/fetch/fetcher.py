@@ -75,7 +75,7 @@ class Fetcher:
         self.skipped: list[Skipped] = []  # the samples left out so far
         self._fetching = LazySeeding(seeds_globals=randomness)
         self._randomness = randomness
-        self._convert = _conversion(converter)
+        self._convert = conversion_of(converter)
         self.collate_with(collate_fn)
         self._gather: Gather | None = None
         own = getattr(dataset, "__getitems__", None)
@@ -183,13 +183,14 @@ class Fetcher:
         return batch if self._convert is None else self._convert(batch)
 
 
-def _conversion(converter: Any) -> Callable[[Any], Any] | None:
+def conversion_of(converter: Any, name: str = "converter") -> Callable[[Any], Any] | None:
+    """What a converter does to a batch; None where there is no converter."""
     if converter is None:
         return None
     convert = getattr(converter, "convert_batch", converter)
     if not callable(convert):
         msg = (
-            "converter must be callable or have a convert_batch method, "
+            f"{name} must be callable or have a convert_batch method, "
             f"found {type(converter).__name__} {converter!r}."
         )
         raise OptionTypeError(msg)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import UserDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -51,6 +51,30 @@ def joined(path: str, step: str) -> str:
     return f"{path}.{step}" if path and not step.startswith("[") else path + step
 
 
+def changed(container: Any, change: Callable[[Any], Any]) -> Any:
+    """Make the same container of what `change` makes of its parts; itself if all stay.
+
+    What is no container is returned as it is, and so is a list of plain values.
+
+    >>> changed({"x": 1, "y": "a"}, lambda part: part * 2)
+    {'x': 2, 'y': 'aa'}
+    """
+    if type(container) is list and _PLAIN.issuperset(map(type, container)):
+        return container  # a column of strings, for one
+    parts = parts_of(container)
+    if parts is None:
+        return container
+    new = {}
+    for key, _, part in parts:
+        after = change(part)
+        if after is not part:
+            new[key] = after
+    return with_parts(container, new, "") if new else container
+
+
+_PLAIN = {str, bytes, type(None), bool, int, float, complex}
+
+
 def with_parts(container: Any, new: dict[Any, Any], path: str) -> Any:
     """Make the same container with some parts replaced, by key.
 
@@ -64,8 +88,8 @@ def with_parts(container: Any, new: dict[Any, Any], path: str) -> Any:
         return _rebuilt(container, new)
     except Exception as error:
         msg = (
-            f"{path or 'the batch'}: a {kind.__name__} cannot be made anew with converted parts "
-            f"({type(error).__name__}: {error}). Convert its parts before they go into it."
+            f"{path or 'the batch'}: a {kind.__name__} cannot be made anew with other parts "
+            f"({type(error).__name__}: {error}). Change its parts before they go into it."
         )
         raise ConversionError(msg) from error
 

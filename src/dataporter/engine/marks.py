@@ -1,0 +1,110 @@
+"""Marks: what devices have been given to do so far, and whether it is done.
+
+Memory that somebody may be copying out of must not be used again before those copies are
+done, whoever made them, in whatever stream. A mark is taken once the memory was let go of:
+when it has passed, so have all copies.
+
+With a driver of CUDA 12.5 or newer, a mark covers everything that this process has given any
+device to do, in every stream. With an older one, or ROCm, it covers the default stream, the
+one that is current now, and all that were when memory was let go of (`note_stream`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+_noted: set[torch.cuda.Stream] = set()  # kept: torch has a few dozen streams, and reuses them
+
+
+class Mark:
+    """A point in the work of all devices."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self, events: Sequence[torch.cuda.Event]) -> None:
+        self._events = events
+
+    def passed(self) -> bool:
+        """Whether all work up to here is known to be done."""
+        if torch.cuda.is_current_stream_capturing():
+            return False  # to ask would spoil the graph
+        return all(event.query() for event in self._events)  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Wait until all work up to here is done."""
+        for event in self._events:
+            event.synchronize()
+
+
+def mark() -> Mark | None:
+    """Mark what devices have been given to do so far; None while a graph is being captured."""
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    driver = _driver()
+    if driver is None:
+        streams = {torch.cuda.default_stream(), torch.cuda.current_stream(), *tuple(_noted)}
+        return Mark([_recorded(stream) for stream in streams])
+    events = []
+    for index in driver.devices():
+        event = _recorded(torch.cuda.default_stream(index))
+        if not driver.record_all(index, event):
+            return None  # captured in another thread
+        events.append(event)
+    return Mark(events)
+
+
+def note_stream(stream: torch.cuda.Stream | None = None) -> None:
+    """Take note of a stream that copies, by default the one that is current."""
+    if _driver() is None:
+        _noted.add(torch.cuda.current_stream() if stream is None else stream)
+
+
+def _recorded(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
+
+
+class _Driver:
+    """CUDA's driver, as far as it can do more than torch offers."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._contexts: dict[int, ctypes.c_void_p] = {}  # by device; torch's own
+        library.cuCtxRecordEvent.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+
+    def devices(self) -> list[int]:
+        """The devices that this process uses."""
+        return [index for index in range(torch.cuda.device_count()) if self._is_used(index)]
+
+    def _is_used(self, index: int) -> bool:
+        if index in self._contexts:
+            return True
+        device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+        library = self._library
+        library.cuDeviceGet(ctypes.byref(device), index)
+        library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        context = ctypes.c_void_p()
+        if active.value and not library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+            self._contexts[index] = context  # kept to the end, as torch does
+        return index in self._contexts
+
+    def record_all(self, index: int, event: torch.cuda.Event) -> bool:
+        """Have an event cover every stream of a device; whether that was possible."""
+        outcome: int = self._library.cuCtxRecordEvent(self._contexts[index], event.cuda_event)
+        return outcome == 0
+
+
+@cache
+def _driver() -> _Driver | None:
+    """The driver, if it can mark the work of all streams."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+        library.cuCtxRecordEvent  # noqa: B018  an AttributeError in an older one
+    except (OSError, AttributeError):
+        return None
+    return _Driver(library)
