@@ -408,7 +408,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     ) -> Iterator[tuple[Task, Any]]:
         results = self._run_engine(fetch, tasks, renew)
         if self._device is None:
-            return results
+            return results.each
         send = sender(self._device, self._device_convert)
         if self._lanes is not None:
             send = of_lanes(send)

@@ -65,7 +65,7 @@ def sent_ahead(results: Results, send: Send, depth: int) -> Iterator[tuple[Task,
 
 
 def _next_sent(results: Results, send: Send) -> tuple[Task, Deliver]:
-    task, batch = next(results)
+    task, batch = next(results.each)
     return task, send(batch)
 
 
