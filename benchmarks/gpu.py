@@ -1,0 +1,204 @@
+"""Delivery to a CUDA device against torch's loader, with the link's own limit, in one run.
+
+Needs torch, NumPy and the package: `PYTHONPATH=src python benchmarks/gpu.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+import torch
+from measure import interleaved, table
+from throughput import TokenWindows
+from torch.utils.data import DataLoader
+from workers import Images
+
+from dataporter import ResumableDataLoader
+from dataporter.converters import DtypeConverter
+
+ROUNDS = 3
+GIB = 2**30
+STEP_MS = 5.0
+STEPS = 400
+
+
+def main() -> None:
+    """Print the tables."""
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing to measure")
+        return
+    warnings.filterwarnings("ignore")  # torch counts cores
+    print(
+        f"\n{torch.cuda.get_device_name()}, {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}, torch {torch.__version__}, "
+        f"{datetime.now(timezone.utc):%Y-%m-%d}"
+    )
+    limit = link()
+    print(f"the link, page-locked to device: {limit:.1f} GiB/s")
+    print(images(limit))
+    print(tokens())
+    print(steps())
+
+
+def link(size: int = 64 * 3 * 224 * 224 * 4) -> float:
+    """What copies of one batch's size reach, in GiB/s."""
+    source = torch.ones(size, dtype=torch.uint8).pin_memory()
+    target = torch.empty_like(source, device="cuda")
+    seconds = interleaved({"copies": partial(_copy, source, target, 100)}, 5)["copies"]
+    return 100 * size / seconds / GIB
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor, times: int) -> None:
+    for _ in range(times):
+        target.copy_(source, non_blocking=True)
+    torch.cuda.synchronize()
+
+
+def images(limit: float) -> str:
+    """Ready images of 0.6 MB: moving them is all there is to do."""
+    dataset = Images(64 * 400)
+    size = len(dataset) * dataset[0].nbytes
+    rows = []
+    for workers in (4, 8, 12):
+        loaders = _loaders(dataset, workers)
+        narrow = {"converter": DtypeConverter("float16")}
+        wide = {"device_converter": DtypeConverter("float32")}
+        loaders["narrow"] = _ours(dataset, workers, **narrow, **wide)
+        seconds = interleaved({who: partial(_drain, it) for who, it in loaders.items()}, ROUNDS)
+        speeds = {who: size / spent / GIB for who, spent in seconds.items()}
+        rows.append(
+            (
+                f"{workers}",
+                *(f"{speeds[who]:.1f}" for who in ("torch", "pinned", "dataporter", "narrow")),
+                f"{speeds['dataporter'] / speeds['torch']:.1f}x",
+                f"{speeds['dataporter'] / limit:.0%}",
+            )
+        )
+    header = (
+        *("workers", "torch", "dataporter, pin_memory", "dataporter, device"),
+        *("as float16, widened there", "to torch", "of the link"),
+    )
+    return table("Images of 3x224x224 floats, batches of 64, GiB/s on the device", header, rows)
+
+
+def tokens() -> str:
+    """Small batches: what each costs is all that counts."""
+    dataset = TokenWindows(2**18)
+    rows = []
+    for workers in (8,):
+        loaders = _loaders(dataset, workers)
+        seconds = interleaved({who: partial(_drain, it) for who, it in loaders.items()}, ROUNDS)
+        speeds = {who: len(dataset) / spent for who, spent in seconds.items()}
+        rows.append(
+            (
+                f"{workers}",
+                *(f"{speeds[who]:,.0f}" for who in ("torch", "pinned", "dataporter")),
+                f"{speeds['dataporter'] / speeds['torch']:.1f}x",
+            )
+        )
+    header = ("workers", "torch", "dataporter, pin_memory", "dataporter, device", "to torch")
+    return table("Windows of 256 int32 tokens, batches of 64, a second", header, rows)
+
+
+def steps() -> str:
+    """Training steps on images, with 12 workers; how much longer they take than without data."""
+    dataset = Images(64 * STEPS)
+    step = _step()
+    kept = torch.randn(64, 3, 224, 224, device="cuda")
+    rows = []
+    for name, each in (("freely", False), ("read back at every step", True)):
+        contenders: dict[str, Callable[[], Iterator[Any]]] = {
+            "no data": lambda: (kept for _ in range(STEPS)),
+            **{who: partial(_batches, it) for who, it in _loaders(dataset, 12).items()},
+        }
+        runs = {who: partial(_train, step, made, each) for who, made in contenders.items()}
+        seconds = interleaved(runs, ROUNDS)
+        rows += [
+            (
+                f"{name}, {who}",
+                f"{spent / STEPS * 1e3:.2f} ms",
+                f"{max(1 - seconds['no data'] / spent, 0):.1%}",
+            )
+            for who, spent in seconds.items()
+        ]
+    return table("A training step on such images, 12 workers", ("results", "step", "waiting"), rows)
+
+
+def _step() -> Callable[[torch.Tensor], torch.Tensor]:
+    """About `STEP_MS` of matrix products."""
+    weights = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
+
+    def run(batch: torch.Tensor, times: int) -> torch.Tensor:
+        hidden = batch.view(-1)[: 4096 * 2048].view(2048, 4096).to(torch.bfloat16)
+        for _ in range(times):
+            hidden = hidden @ weights
+        return hidden.float().mean() + batch.mean()
+
+    batch = torch.randn(64, 3, 224, 224, device="cuda")
+    for _ in range(3):
+        run(batch, 100)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(10):
+        run(batch, 100)
+    torch.cuda.synchronize()
+    one = (time.perf_counter() - start) / 1000
+    return partial(run, times=round(STEP_MS / 1e3 / one))
+
+
+def _train(
+    step: Callable[[torch.Tensor], torch.Tensor],
+    batches: Callable[[], Iterator[Any]],
+    reads_back: bool,
+) -> None:
+    for batch in batches():
+        loss = step(batch)
+        if reads_back:
+            loss.item()
+    torch.cuda.synchronize()
+
+
+def _loaders(dataset: Any, workers: int) -> dict[str, Any]:
+    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": True}
+    pinned = {"pin_memory": True, **options}
+    return {
+        "torch": DataLoader(dataset, 64, shuffle=True, **pinned),
+        "pinned": ResumableDataLoader(dataset, 64, shuffle=True, seed=1, **pinned),
+        "dataporter": _ours(dataset, workers),
+    }
+
+
+def _ours(dataset: Any, workers: int, **options: Any) -> ResumableDataLoader[Any]:
+    return ResumableDataLoader(
+        dataset,
+        64,
+        shuffle=True,
+        seed=1,
+        num_workers=workers,
+        persistent_workers=True,
+        device="cuda",
+        **options,
+    )
+
+
+def _batches(loader: Any) -> Iterator[Any]:
+    """On the device, as one copies them there by hand where the loader does not."""
+    for batch in loader:
+        yield batch if batch.is_cuda else batch.to("cuda", non_blocking=True)
+
+
+def _drain(loader: Any) -> None:
+    for batch in _batches(loader):
+        del batch
+    torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
