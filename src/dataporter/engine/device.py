@@ -116,18 +116,22 @@ class CudaCopies:
 
     def __call__(self, batch: Any) -> Deliver:
         """Begin to copy a batch."""
-        home = torch.cuda.current_stream(self._device)
+        home, device = torch.cuda.current_stream(self._device), torch.cuda.current_device()
         copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: source, copy
         on_device = self._with_room(batch, copies)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         copying = _Copying(on_device, [copy for _, copy in copies.values()], home, done)
-        self._stream.wait_stream(home)  # where the memory may still be in use
+        if not home.query():
+            self._stream.wait_stream(home)  # where the memory may still be in use
+        # Not by torch's context manager, which takes longer than a small copy.
+        torch.cuda.set_stream(self._stream)
         try:
-            with torch.cuda.stream(self._stream):
-                for source, copy in copies.values():
-                    copy.copy_(source, non_blocking=True)
+            for source, copy in copies.values():
+                copy.copy_(source, non_blocking=True)
         finally:
             done.record(self._stream)
+            torch.cuda.set_stream(home)
+            torch.cuda.set_device(device)
         note_stream(self._stream)
         return copying.deliver
 

@@ -62,7 +62,8 @@ _STRETCH = 16
 _STRETCH_BYTES = 2**28
 _MOST_ISSUED = 1024  # far below what a pipe holds: issuing never blocks
 _MOST_HELD = 2**13  # slots; each is a mapping, and a process may have 65,530 of them
-_MARKED_BYTES = 2**22  # of slots that one mark is taken for
+_MARKED_BYTES = 2**20  # of slots that one mark is taken for; few, so that they stay in caches
+_MARKED = 16  # and how many slots that are at most
 _LONGEST_POLL = 2**31 - 1  # milliseconds
 
 Renew: TypeAlias = Callable[[Sequence[Task], Callable[[int], bool]], Iterable[Task]]
@@ -180,8 +181,10 @@ class ProcessEngine:
         return Results(results, self._is_next_there)
 
     def _is_next_there(self) -> bool:
+        if not self._order or self._deliverable(self._order) is not None:
+            return True
         self._read_replies()
-        return not self._order or self._deliverable(self._order) is not None
+        return self._deliverable(self._order) is not None
 
     def _deliver(
         self, tasks: Iterator[Task], order: deque[int], *, then_close: bool
@@ -285,7 +288,7 @@ class ProcessEngine:
         is_locked = False
         if self._slots.held < _MOST_HELD:
             self._slots.keep = max(self._depth, _STRETCH_BYTES // self._largest)
-            self._slots.together = _MARKED_BYTES // self._largest
+            self._slots.together = max(1, min(_MARKED, _MARKED_BYTES // self._largest))
             is_locked = self._locks and self._page_lock(slot, offset + size)
             memory = self._slots.lend(slot, offset + size)
         else:

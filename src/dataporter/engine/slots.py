@@ -2,8 +2,8 @@
 
 A slot is free again when no array or tensor over it lives. If it is page-locked, a device may
 still be copying out of it then: it is used again once a mark that was taken afterwards has
-passed. Marks are taken for some slots together, and looked at when slots are needed: nobody
-waits for one, unless more slots than are kept free wait for devices.
+passed. Marks are taken for a few slots together, since each costs as much as a small copy.
+Nobody waits for one, unless more slots than are kept free wait for devices.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Slots:
 
     def take(self) -> Slot:
         """Take a slot that nobody uses, a new one if there is none."""
-        if self._dropped or self._read:
+        if len(self._dropped) >= self.together or (self._read and not self._free):
             self._look()
         free = self._free or self._bare
         number = free.pop() if free else len(self._all) + 1
@@ -70,7 +70,7 @@ class Slots:
         """Free what no device reads any more."""
         while self._read and self._read[0][0].passed():
             self._free_oldest()
-        if not self._dropped or (self._free and len(self._dropped) < self.together):
+        if len(self._dropped) < self.together:
             return
         dropped = [self._dropped.popleft() for _ in range(len(self._dropped))]
         taken = mark()
