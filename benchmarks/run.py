@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import kit
+import gpu
 import order
 import resume
 import streams
@@ -16,6 +17,7 @@ def main() -> None:
     resume.main()
     throughput.main()
     workers.main()
+    gpu.main()
     streams.main()
     kit.main()
 
