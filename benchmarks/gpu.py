@@ -67,7 +67,7 @@ def images(limit: float) -> str:
     dataset = Images(64 * 400)
     size = len(dataset) * dataset[0].nbytes
     rows = []
-    for workers in (4, 8, 12):
+    for workers in (8, 12):
         loaders = _loaders(dataset, workers)
         narrow = {"converter": DtypeConverter("float16")}
         wide = {"device_converter": DtypeConverter("float32")}

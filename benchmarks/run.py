@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import kit
 import gpu
+import kit
 import order
 import resume
 import streams

@@ -124,8 +124,8 @@ class CudaCopies:
         if not home.query():
             self._stream.wait_stream(home)  # where the memory may still be in use
         # Not by torch's context manager, which takes longer than a small copy.
-        torch.cuda.set_stream(self._stream)
         try:
+            torch.cuda.set_stream(self._stream)
             for source, copy in copies.values():
                 copy.copy_(source, non_blocking=True)
         finally:
