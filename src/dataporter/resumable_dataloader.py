@@ -23,7 +23,6 @@ from dataporter.engine import (
     Renew,
     Results,
     WorkerOptions,
-    of_lanes,
     run_in_threads,
     run_inline,
     sender,
@@ -378,12 +377,18 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         else:
             results = self._fetched(self._fetch, self._tasks.run(progress, self.seed), None)
         if self._lanes is None and not self._comes_in_order:
-            results = map(Arrivals(progress).note, results)
+            results = results.noted(Arrivals(progress).note)
+        # From here on, every task says what its delivery leads to, however far it is ahead.
+        each = results.each if self._device is None else self._sent(results, self._device)
         if self._together is not None and self._topology.world_size > 1:
-            results = self._together.ended(results)
-        return results
+            each = self._together.ended(each)
+        return each
 
-    def _read_lanes(self, lanes: LaneTasks, progress: Progress) -> Iterator[tuple[Task, Any]]:
+    def _sent(self, results: Results, device: torch.device) -> Iterator[tuple[Task, Any]]:
+        depth = self._device_prefetch if self._copies_ahead else 0
+        return sent_ahead(results, sender(device, self._device_convert), depth)
+
+    def _read_lanes(self, lanes: LaneTasks, progress: Progress) -> Results:
         fetch, opens = self._lane_fetch, None
         if self._reads_inline:
             fetch = fetch.for_one_pass()
@@ -393,7 +398,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         reading = lanes.run(progress, self.seed, opens)
         if self._cursor.progress is progress:
             self._cursor.progress = reading.progress
-        return map(reading.received, self._fetched(fetch, reading, reading.renewed))
+        return self._fetched(fetch, reading, reading.renewed).noted(reading.received)
 
     @property
     def _comes_in_order(self) -> bool:
@@ -403,19 +408,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         one_rank = self._topology.world_size == 1
         return self.in_order or self.num_workers == 0 or not one_rank or self._lanes is not None
 
-    def _fetched(
-        self, fetch: Fetches, tasks: Iterator[Task], renew: Renew | None
-    ) -> Iterator[tuple[Task, Any]]:
-        results = self._run_engine(fetch, tasks, renew)
-        if self._device is None:
-            return results.each
-        send = sender(self._device, self._device_convert)
-        if self._lanes is not None:
-            send = of_lanes(send)
-        depth = self._device_prefetch if self._copies_ahead else 0
-        return sent_ahead(results, send, depth)
-
-    def _run_engine(self, fetch: Fetches, tasks: Iterator[Task], renew: Renew | None) -> Results:
+    def _fetched(self, fetch: Fetches, tasks: Iterator[Task], renew: Renew | None) -> Results:
         if self.num_workers == 0:
             return run_inline(tasks, fetch, pin_memory=self._pins)
         if self._in_threads:

@@ -7,7 +7,7 @@ From any of them, `device` brings batches to a device.
 
 from dataporter.engine.cores import usable_cores
 from dataporter.engine.crew import WorkerOptions
-from dataporter.engine.device import of_lanes, sender, sent_ahead
+from dataporter.engine.device import sender, sent_ahead
 from dataporter.engine.inline import run_inline
 from dataporter.engine.processes import ProcessEngine, Renew
 from dataporter.engine.results import Results
@@ -20,7 +20,6 @@ __all__ = [
     "Renew",
     "Results",
     "WorkerOptions",
-    "of_lanes",
     "run_in_threads",
     "run_inline",
     "sender",

@@ -3,7 +3,7 @@
         engine ──▶ page-locked memory ──▶ copies ahead, in a stream of their own ──▶ consumer
                                                      its stream waits for an event ──┘
 
-A batch counts as delivered when the consumer gets it, not when it is copied.
+What is sent ahead has its progress with it, so it counts when the consumer gets it, not before.
 
 Memory on the device is taken in the consumer's stream, and a copy begins once all that this
 stream had been given to do by then is done. So what the consumer lets go of is used again in
@@ -92,19 +92,6 @@ def _with_index(device: torch.device) -> torch.device:
     if index == 0 and local_rank.isdecimal() and int(local_rank) < torch.cuda.device_count():
         index = int(local_rank)
     return torch.device("cuda", index)
-
-
-def of_lanes(send: Send) -> Send:
-    """Send off the batch alone of what comes from a lane."""
-
-    def send_first(got: Any) -> Deliver:
-        if type(got) is Failed or not got[1]:
-            return lambda: got
-        batch, size, *others = got
-        deliver = send(batch)
-        return lambda: (deliver(), size, *others)
-
-    return send_first
 
 
 class CudaCopies:

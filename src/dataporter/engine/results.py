@@ -13,3 +13,7 @@ class Results(NamedTuple):
 
     each: Iterator[tuple[Task, Any]]
     is_there: Callable[[], bool] = lambda: True
+
+    def noted(self, note: Callable[[tuple[Task, Any]], tuple[Task, Any]]) -> Results:
+        """The same, each of them as `note` returns it."""
+        return Results(map(note, self.each), self.is_there)
