@@ -6,8 +6,11 @@ else is as with a real one. What a real one is needed for is skipped there, and 
 
 import functools
 import itertools
+import os
+import signal
 from collections import OrderedDict, deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +20,12 @@ from support import Augmented, Ids, Stateful, one_pass, pass_with_states, passes
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import IterableDataset
 
-from dataporter import OptionError, OptionTypeError, ResumableDataLoader
+from dataporter import (
+    OptionError,
+    OptionTypeError,
+    ResumableDataLoader,
+    WorkerRestartWarning,
+)
 from dataporter.converters import DtypeConverter, KeyBasedDtypeConverter
 from dataporter.engine.device import sent_ahead
 from dataporter.engine.results import Results
@@ -434,3 +442,30 @@ def test_cuda_is_the_device_of_this_rank(device, monkeypatch, current, local_ran
         monkeypatch.setenv("LOCAL_RANK", local_rank)
     list(ResumableDataLoader(Ids(4), device="cuda"))
     assert used == [torch.device("cuda", expected)]
+
+
+class Kills(Lines):
+    """Kills the process that reads it, once, at a number."""
+
+    def __init__(self, length: int, at: int, note: Path) -> None:
+        super().__init__(length)
+        self.at, self.note = at, note
+
+    def __iter__(self):
+        for sample in super().__iter__():
+            if self.read == self.at and not self.note.exists():
+                self.note.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield sample
+
+
+@pytest.mark.parametrize("depth", [1, 5])
+@pytest.mark.parametrize("at", [1, 9, 13, 22])
+def test_a_killed_reader_changes_nothing_of_what_is_on_its_way(device, tmp_path, at, depth):
+    expected = one_pass(ResumableDataLoader(Lines(26), 4, seed=1, num_workers=2))
+    dataset = Kills(26, at, tmp_path / "killed")
+    loader = ResumableDataLoader(
+        dataset, 4, seed=1, num_workers=2, device=device, device_prefetch=depth
+    )
+    with pytest.warns(WorkerRestartWarning):
+        assert one_pass(loader) == expected
