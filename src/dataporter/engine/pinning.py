@@ -27,13 +27,23 @@ def pinned(batch: Any) -> Any:
     Sparse, nested and quantised tensors stay where they are. An object with a `pin_memory()`
     method of its own is asked for it, as torch does.
     """
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory() if _can_be_pinned(batch) else batch
-    if isinstance(batch, str | bytes):
-        return batch
-    if hasattr(batch, "pin_memory"):
-        return batch.pin_memory()
-    return changed(batch, pinned)
+    return _pinned(batch, {})
+
+
+def _pinned(part: Any, done: dict[int, tuple[Any, Any]]) -> Any:
+    if isinstance(part, torch.Tensor):
+        if not _can_be_pinned(part):
+            return part
+        if id(part) not in done:  # what is there twice stays one
+            # Of what is repeated in place there is no page-locked copy as it is.
+            repeated = 0 in part.stride() and part.numel() > 1
+            done[id(part)] = part, (part.contiguous() if repeated else part).pin_memory()
+        return done[id(part)][1]
+    if isinstance(part, str | bytes):
+        return part
+    if hasattr(part, "pin_memory"):
+        return part.pin_memory()
+    return changed(part, lambda inner: _pinned(inner, done))
 
 
 def pinned_empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
