@@ -96,7 +96,7 @@ def _tokenizer() -> Any:
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
     words = [*special.values(), *(f"word{n}" for n in range(VOCABULARY))]
     raw = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token=words[1]))
-    return PreTrainedTokenizerFast(tokenizer_object=raw, **special)  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_object=raw, **special)
 
 
 def _tokenised_rows(count: int, seed: int) -> list[dict[str, list[int]]]:

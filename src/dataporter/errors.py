@@ -123,6 +123,13 @@ class CheckpointWriteError(OSError, CheckpointError):
     """The system did not let a checkpoint be written; those that were there are unharmed."""
 
 
+def add_note(error: Exception, note: str) -> None:
+    """Add a note to an error, once, for Python versions that show such."""
+    notes = getattr(error, "__notes__", [])
+    if note not in notes:
+        error.__notes__ = [*notes, note]  # type: ignore[attr-defined,unused-ignore]  # since 3.11
+
+
 class DataPorterWarning(UserWarning):
     """Base of every warning that dataporter gives."""
 

@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import NoSampleError
+from dataporter.errors import NoSampleError, add_note
 from dataporter.generators import capture, restore, seed_all
 from dataporter.order.keys import key_as_int, mix, mix_one
 
@@ -336,11 +336,8 @@ def _plainly(each: Callable[[Argument], Result], arguments: Sequence[Argument]) 
 
 
 def _name_sample(error: Exception, argument: object) -> None:
-    """Add to an error which sample it was, for Python versions that show such notes."""
-    note = f"dataporter was fetching the sample at index {reprlib.repr(argument)}"
-    notes = getattr(error, "__notes__", [])
-    if note not in notes:
-        error.__notes__ = [*notes, note]  # type: ignore[attr-defined,unused-ignore]  # since 3.11
+    """Add to an error which sample it was."""
+    add_note(error, f"dataporter was fetching the sample at index {reprlib.repr(argument)}")
 
 
 class _Watch:

@@ -103,7 +103,7 @@ class UsersSampler:
         states = {
             str(depth): copy.deepcopy(part.state_dict())
             for depth, part in enumerate(self._chain)
-            if _has_state(part)
+            if has_state(part)
         }
         generators = {name: _generator_state(owned) for name, owned in self._generators()}
         kept = {"state": states, "ended": False} if states else None
@@ -167,13 +167,14 @@ def _chain(sampler: Any) -> Iterator[Any]:
         sampler = getattr(sampler, "sampler", None)
 
 
-def _has_state(sampler: object) -> bool:
-    return all(callable(getattr(sampler, name, None)) for name in ("state_dict", "load_state_dict"))
+def has_state(thing: object) -> bool:
+    """Whether something can say where it stands, and be put back there."""
+    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def _by_state(sampler: Any) -> Any:
     """The part whose state says where the whole chain is; None if there is none."""
-    while not _has_state(sampler):
+    while not has_state(sampler):
         if not is_torchs_batch_sampler(sampler):
             return None
         sampler = sampler.sampler
@@ -185,7 +186,7 @@ def is_torchs_batch_sampler(sampler: object) -> bool:
     return (
         isinstance(sampler, BatchSampler)
         and type(sampler).__iter__ is BatchSampler.__iter__
-        and not _has_state(sampler)
+        and not has_state(sampler)
     )
 
 

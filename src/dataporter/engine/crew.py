@@ -101,10 +101,10 @@ class Crew:
         wiring = self._wirings[worker % len(self._wirings)]
         # The system's signal of a parent's death is that of the thread which forked.
         parent = os.getpid() if threading.current_thread() is threading.main_thread() else None
+        target: Callable[..., None] = _work_sent
+        arguments: tuple[Any, ...] = (duty, _Sent(wiring), parent)
         if method == "fork":
             target, arguments = _work_forked, (duty, wiring, parent, inherited)
-        else:
-            target, arguments = _work_sent, (duty, _Sent(wiring), parent)  # type: ignore[assignment]
         process: BaseProcess = self._context.Process(
             target=target, args=arguments, name=f"dataporter worker {worker}", daemon=True
         )
@@ -223,8 +223,7 @@ class _Sent:
         self._descriptors = tuple(wiring)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Here, since it works only while a process is being started.
-        from multiprocessing.reduction import DupFd  # noqa: PLC0415
+        from multiprocessing.reduction import DupFd  # noqa: PLC0415  Windows has none
 
         return _received, tuple(DupFd(descriptor) for descriptor in self._descriptors)
 

@@ -99,14 +99,14 @@ class CudaCopies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)
 
     def __call__(self, batch: Any) -> Deliver:
         """Begin to copy a batch."""
         home, device = torch.cuda.current_stream(self._device), torch.cuda.current_device()
         copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: source, copy
         on_device = self._with_room(batch, copies)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done = torch.cuda.Event()
         copying = _Copying(on_device, [copy for _, copy in copies.values()], home, done)
         if not home.query():
             self._stream.wait_stream(home)  # where the memory may still be in use

@@ -32,12 +32,12 @@ class PageLock:
     def release(self) -> None:
         """Unlock the range, from which no device may be reading."""
         if self._ending.detach() is not None:
-            torch.cuda.cudart().cudaHostUnregister(self._address)  # type: ignore[no-untyped-call]
+            torch.cuda.cudart().cudaHostUnregister(self._address)
 
 
 def take_lock(mapping: Any, address: int, size: int) -> PageLock | str:
     """Page-lock the first bytes of a mapping, in this process; the reason if that is refused."""
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime = torch.cuda.cudart()
     outcome = runtime.cudaHostRegister(address, size, _PORTABLE)
     if int(outcome) == 0:
         return PageLock(mapping, address, size)
@@ -60,4 +60,4 @@ def _end(owner: int, address: int) -> None:
         if under_way is None:
             return  # nothing can be waited for now; the lock stays to the end of the process
         under_way.wait()
-        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+        torch.cuda.cudart().cudaHostUnregister(address)

@@ -32,7 +32,7 @@ class Mark:
         """Whether all work up to here is known to be done."""
         if torch.cuda.is_current_stream_capturing():
             return False  # to ask would spoil the graph
-        return all(event.query() for event in self._events)  # type: ignore[no-untyped-call]
+        return all(event.query() for event in self._events)
 
     def wait(self) -> None:
         """Wait until all work up to here is done."""
@@ -64,7 +64,7 @@ def note_stream(stream: torch.cuda.Stream | None = None) -> None:
 
 
 def _recorded(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event = torch.cuda.Event()
     event.record(stream)
     return event
 

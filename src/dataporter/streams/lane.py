@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dataporter.errors import LaneError
+from dataporter.errors import LaneError, add_note
+from dataporter.users_sampler import has_state
 from dataporter.utils.lane_states import LaneState, pack
 from dataporter.worker_info import WorkerInfo, announced
 
@@ -147,9 +148,8 @@ class Lane:
                 raise
 
     def _sign(self, error: Exception) -> None:
-        """Add to an error which lane it was, for Python versions that show such notes."""
-        note = f"dataporter was reading {self._name}"
-        error.__notes__ = [*getattr(error, "__notes__", []), note]  # type: ignore[attr-defined,unused-ignore]  # since 3.11
+        """Add to an error which lane it was."""
+        add_note(error, f"dataporter was reading {self._name}")
 
     def capture(self) -> tuple[bytes | None, bytes | None]:
         """The states of dataset and iterator; an empty one is as it was at the last capture."""
@@ -176,8 +176,7 @@ class Lane:
 
 def is_stateful(thing: Any) -> bool:
     """Whether something can say where it stands and be put back exactly there."""
-    names = ("state_dict", "load_state_dict")
-    return all(callable(getattr(thing, name, None)) for name in names) and not _forgets(thing)
+    return has_state(thing) and not _forgets(thing)
 
 
 def _forgets(dataset: Any) -> bool:

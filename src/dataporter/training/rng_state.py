@@ -19,7 +19,7 @@ def get_rng_state() -> dict[str, Any]:
     True
     """
     # Asking a CUDA that nobody uses would take memory on the device.
-    uses_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    uses_cuda = torch.cuda.is_initialized()
     return {
         "python": random.getstate(),
         "numpy": _as_builtins(np.random.get_state(legacy=False)),  # noqa: NPY002  the global one

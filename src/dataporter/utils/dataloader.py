@@ -307,7 +307,7 @@ def _waits(loader: Iterable[Any], num_batches: int, step_time: float) -> Iterato
             batch = next(batches)
         except StopIteration:
             return
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # a batch on its way to a device is not there yet
         yield time.perf_counter() - started
         del batch  # as a training lets go of it before the next
