@@ -124,7 +124,7 @@ def train(checkpoint: Path, log: Path) -> None:
                 step += 1
                 loss = nn.functional.cross_entropy(model(images), labels)
                 optimizer.zero_grad()
-                loss.backward()  # torch's own gap
+                loss.backward()
                 optimizer.step()
                 made = Step(
                     step=step,

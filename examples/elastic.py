@@ -48,7 +48,7 @@ def train(checkpoint: Path, seen: Path, stop_after: int | None) -> None:
         for step, (ids, inputs, targets) in enumerate(loader, start=1):
             loss = nn.functional.mse_loss(model(inputs), targets)
             optimizer.zero_grad()
-            loss.backward()  # torch's own gap
+            loss.backward()
             optimizer.step()
             lines.write(json.dumps({"epoch": loader.epoch, "ids": ids.tolist()}) + "\n")
             if step == stop_after:
