@@ -6,11 +6,13 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── OptionError           (ValueError)    an argument has a value that cannot work
     ├── OptionTypeError       (TypeError)     an argument has the wrong type or is unknown
     ├── ConversionError       (ValueError)    a batch does not fit its new dtypes
+    ├── MissingExtraError     (ImportError)   what is to be integrated is not installed
     ├── TopologyError         (RuntimeError)  rank and world size are needed and not known
     ├── StateError            (ValueError)
     │   ├── StateFormatError                  this is not a state, or a damaged one
     │   ├── StateVersionError                 the state comes from a newer dataporter
-    │   └── StateMismatchError                the state belongs to other data or another order
+    │   ├── StateMismatchError                the state belongs to other data or another order
+    │   └── StateMissingError                 (KeyError too) a checkpoint has no state of a loader
     ├── CollationError        (ValueError)    rows that cannot be put into one batch
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
     ├── LaneError             (RuntimeError)  a lane of a dataset cannot be put back or kept
@@ -54,6 +56,10 @@ class ConversionError(DataPorterError, ValueError):
     """A value does not fit the dtype it is to have, or a batch does not fit its converter."""
 
 
+class MissingExtraError(DataPorterError, ImportError):
+    """What an integration is for is not installed, or in a version that is too old."""
+
+
 class TopologyError(DataPorterError, RuntimeError):
     """Rank and world size are needed, and nothing says what they are."""
 
@@ -72,6 +78,12 @@ class StateVersionError(StateError):
 
 class StateMismatchError(StateError):
     """The state is sound, but continuing it here would change the data."""
+
+
+class StateMissingError(StateError, KeyError):
+    """A checkpoint holds no state of the loader that is to continue."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
 
 
 class CollationError(DataPorterError, ValueError):
