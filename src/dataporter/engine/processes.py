@@ -62,6 +62,7 @@ _STRETCH = 16
 _STRETCH_BYTES = 2**28
 _MOST_ISSUED = 1024  # far below what a pipe holds: issuing never blocks
 _MOST_HELD = 2**13  # slots; each is a mapping, and a process may have 65,530 of them
+_DELIVERED = 4  # batches that a consumer has at a time, those on their way to a device included
 _MARKED_BYTES = 2**20  # of slots that one mark is taken for; few, so that they stay in caches
 _MARKED = 16  # and how many slots that are at most
 _LONGEST_POLL = 2**31 - 1  # milliseconds
@@ -287,7 +288,11 @@ class ProcessEngine:
             return Failed(_unpacked(packed, in_init=in_init), in_init=in_init)
         is_locked = False
         if self._slots.held < _MOST_HELD:
-            self._slots.keep = max(self._depth, _STRETCH_BYTES // self._largest)
+            room = max(_STRETCH_BYTES // self._largest, self._depth)
+            self._slots.most_read = room
+            # What is under way at most, or a pass would end with giving memory back that the
+            # next one has to get again: fetched ahead, read by devices, delivered.
+            self._slots.keep = self._depth + room + _DELIVERED
             self._slots.together = max(1, min(_MARKED, _MARKED_BYTES // self._largest))
             is_locked = self._locks and self._page_lock(slot, offset + size)
             memory = self._slots.lend(slot, offset + size)

@@ -33,6 +33,7 @@ class Slots:
         self._read: deque[tuple[Mark, list[int]]] = deque()  # free once the mark has passed
         self._waiting = 0  # slots in `_read`
         self.keep = 1  # how many stay free with their memory
+        self.most_read = 1  # how many devices may be reading before the host waits for them
         self.together = 1  # how many share a mark
 
     def __getitem__(self, number: int) -> Slot:
@@ -79,7 +80,7 @@ class Slots:
             return
         self._read.append((taken, dropped))
         self._waiting += len(dropped)
-        while self._waiting > self.keep:
+        while self._waiting > self.most_read:
             self._read[0][0].wait()
             self._free_oldest()
 
