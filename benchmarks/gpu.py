@@ -120,7 +120,7 @@ def steps() -> str:
             **{who: partial(_batches, it) for who, it in _loaders(dataset, 12).items()},
         }
         for who, batches in contenders.items():
-            _train(step, itertools.islice(batches(), 50), reads_back)
+            _train(step, itertools.islice(batches(), STEPS // 3), reads_back)
             seconds, idle = _train(step, batches(), reads_back)
             taken = f"{seconds / STEPS * 1e3:.2f} ms"
             rows.append((f"{name}, {who}", taken, f"{idle / seconds:.1%}"))

@@ -59,9 +59,7 @@ def changed(container: Any, change: Callable[[Any], Any]) -> Any:
     >>> changed({"x": 1, "y": "a"}, lambda part: part * 2)
     {'x': 2, 'y': 'aa'}
     """
-    if type(container) is list and _PLAIN.issuperset(map(type, container)):
-        return container  # a column of strings, for one
-    parts = parts_of(container)
+    parts = None if is_plain_list(container) else parts_of(container)
     if parts is None:
         return container
     new = {}
@@ -70,6 +68,15 @@ def changed(container: Any, change: Callable[[Any], Any]) -> Any:
         if after is not part:
             new[key] = after
     return with_parts(container, new, "") if new else container
+
+
+def is_plain_list(container: Any) -> bool:
+    """Whether this is a list without tensors or containers: a column of strings, for one.
+
+    >>> is_plain_list(["a", "b"]), is_plain_list([["a"]])
+    (True, False)
+    """
+    return type(container) is list and _PLAIN.issuperset(map(type, container))
 
 
 _PLAIN = {str, bytes, type(None), bool, int, float, complex}

@@ -197,8 +197,10 @@ def test_a_refusal_is_one_warning_and_leaves_cuda_as_it_was(monkeypatch):
 
 
 @pytest.mark.parametrize("options", ENGINES)
-def test_batches_are_bit_identical_with_the_device_and_without_and_so_is_a_resume(options):
-    expected = [bits(batch) for batch in make()]
+@pytest.mark.parametrize("size", [1, 4], ids=["copied at delivery", "copied ahead"])
+def test_batches_are_bit_identical_with_the_device_and_without_and_so_is_a_resume(options, size):
+    options = {**options, "batch_size": size}
+    expected = [bits(batch) for batch in make(batch_size=size)]
     loader = make(device="cuda", **options)
     found, states = [], []
     for batch in loader:
@@ -206,7 +208,7 @@ def test_batches_are_bit_identical_with_the_device_and_without_and_so_is_a_resum
         found.append(bits(batch))
         states.append(loader.state_dict())
     assert found == expected
-    assert states == pass_with_states(make())[1][1:-1]
+    assert states == pass_with_states(make(batch_size=size))[1][1:-1]
     for done in (1, 6, 12):
         resumed = make(device="cuda", **options)
         resumed.load_state_dict(states[done - 1])
@@ -224,6 +226,18 @@ def test_batches_are_whole_however_late_they_are_used(options, depth):
         del batch
     expected = [sum(range(4 * n, 4 * n + 4)) * 2**18 for n in range(50)]
     assert torch.stack(sums).tolist() == expected
+
+
+@pytest.mark.parametrize("options", ENGINES)
+def test_small_batches_are_whole_however_late_they_are_copied(options):
+    dataset = torch.utils.data.TensorDataset(torch.arange(2**16).view(-1, 64))
+    sums = []
+    for (batch,) in make(dataset, shuffle=False, device="cuda", **options):
+        if len(sums) % 20 == 0:
+            keep_busy(5)
+        sums.append(batch.sum())
+        del batch
+    assert torch.stack(sums).tolist() == dataset.tensors[0].view(-1, 256).sum(1).tolist()
 
 
 @pytest.mark.parametrize("options", ENGINES)

@@ -12,7 +12,8 @@ the order of that stream, however far the host is ahead of the device: there are
 
 Tensors in any container are copied, anything else is handed over as it is. Those that are
 not plain memory (sparse, quantised, nested, of a class of their own, part of a graph) are moved
-by their own `to` when they are delivered. For any device but CUDA's, all are.
+by their own `to` when they are delivered. For any device but CUDA's, all are; and so are
+those of a small batch, which takes longer to be handed from stream to stream than to be copied.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from dataporter.containers import changed
+from dataporter.containers import changed, is_plain_list, parts_of
 from dataporter.engine.marks import note_stream
 from dataporter.engine.results import Results
 from dataporter.engine.wire import is_plain
 from dataporter.fetch import EMPTY, Failed
 from dataporter.tasks import Task
+
+_SMALL = 2**19  # bytes; over the link in 10 µs
 
 Deliver: TypeAlias = Callable[[], Any]  # hands a batch over to the stream that is current
 Send: TypeAlias = Callable[[Any], Deliver]  # has a batch set off
@@ -95,44 +98,72 @@ def _with_index(device: torch.device) -> torch.device:
 
 
 class CudaCopies:
-    """Copies batches to a CUDA device, in a stream of its own."""
+    """Copies batches to a CUDA device, in a stream of its own.
+
+    A small batch is copied in less time than torch takes to make an event, so events are kept
+    and used again: what has been told to wait for one waits for what it was then.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
+        self._before = torch.cuda.Event()  # what the consumer had been given to do
+        self._events: list[torch.cuda.Event] = []  # that nobody will wait for any more
 
     def __call__(self, batch: Any) -> Deliver:
-        """Begin to copy a batch."""
-        home, device = torch.cuda.current_stream(self._device), torch.cuda.current_device()
-        copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: source, copy
-        on_device = self._with_room(batch, copies)
-        done = torch.cuda.Event()
-        copying = _Copying(on_device, [copy for _, copy in copies.values()], home, done)
-        if not home.query():
-            self._stream.wait_stream(home)  # where the memory may still be in use
+        """Begin to copy a batch, unless it is small."""
+        if _bytes_of(batch) <= _SMALL:
+            return partial(_moved, self._device, batch)
+        index = self._device.index
+        home, current_device = torch.cuda.current_stream(index), torch.cuda.current_device()
+        copies = _Copies(self._device)
+        on_device = copies.with_room(batch)
+        done = self._events.pop() if self._events else torch.cuda.Event()
+        copying = _Copying(on_device, copies, home, done, self._events)
+        self._before.record(home)
+        self._stream.wait_event(self._before)  # until then the memory may be in use
         # Not by torch's context manager, which takes longer than a small copy.
         try:
             torch.cuda.set_stream(self._stream)
-            for source, copy in copies.values():
-                copy.copy_(source, non_blocking=True)
+            copies.begin()
         finally:
             done.record(self._stream)
             torch.cuda.set_stream(home)
-            torch.cuda.set_device(device)
+            if current_device != index:
+                torch.cuda.set_device(current_device)
         note_stream(self._stream)
         return copying.deliver
 
-    def _with_room(self, part: Any, copies: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> Any:
+
+class _Copies:
+    """The tensors of a batch that are copied, and whether there are others."""
+
+    __slots__ = ("_device", "_pairs", "made", "others")
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: source, copy
+        self.made: list[torch.Tensor] = []
+        self.others = False
+
+    def with_room(self, part: Any) -> Any:
         """The batch with room on the device in place of its tensors."""
-        if type(part) is torch.Tensor:
-            if not is_plain(part):
-                return part
-            if id(part) not in copies:  # what is there twice stays one
-                copies[id(part)] = part, torch.empty_like(part, device=self._device)
-            return copies[id(part)][1]
-        if isinstance(part, torch.Tensor | str | PackedSequence):
+        if type(part) is torch.Tensor and is_plain(part):
+            pair = self._pairs.get(id(part))  # what is there twice stays one
+            if pair is None:
+                pair = self._pairs[id(part)] = part, torch.empty_like(part, device=self._device)
+            return pair[1]
+        if isinstance(part, torch.Tensor | PackedSequence):
+            self.others = True
             return part
-        return changed(part, lambda inner: self._with_room(inner, copies))
+        return part if isinstance(part, str) else changed(part, self.with_room)
+
+    def begin(self) -> None:
+        """Copy, in the stream that is current. What is copied is held no longer."""
+        for source, copy in self._pairs.values():
+            copy.copy_(source, non_blocking=True)
+            self.made.append(copy)
+        self._pairs.clear()
 
 
 class _Copying:
@@ -141,24 +172,27 @@ class _Copying:
     def __init__(
         self,
         batch: Any,
-        copies: list[torch.Tensor],
+        copies: _Copies,
         home: torch.cuda.Stream,
         done: torch.cuda.Event,
+        events: list[torch.cuda.Event],
     ) -> None:
         self._batch = batch
         self._copies = copies
         self._home = home
         self._done = done
+        self._events = events
         self._owner: int | None = os.getpid()
 
     def deliver(self) -> Any:
-        current = torch.cuda.current_stream(self._home.device)
+        current = torch.cuda.current_stream(self._home.device_index)
         current.wait_event(self._done)
         if current != self._home:
-            for copy in self._copies:
+            for copy in self._copies.made:
                 copy.record_stream(current)
         self._owner = None
-        return _moved(self._home.device, self._batch)
+        self._events.append(self._done)
+        return _moved(self._home.device, self._batch) if self._copies.others else self._batch
 
     def __del__(self) -> None:
         # Never delivered: its memory goes back to its stream, which has to wait for the copy.
@@ -166,8 +200,17 @@ class _Copying:
             self._home.wait_event(self._done)
 
 
+def _bytes_of(part: Any) -> int:
+    """The bytes of a batch's tensors that can be copied ahead."""
+    if isinstance(part, torch.Tensor):
+        return part.nbytes if type(part) is torch.Tensor and is_plain(part) else 0
+    parts = None if is_plain_list(part) else parts_of(part)
+    return 0 if parts is None else sum(_bytes_of(inner) for _, _, inner in parts)
+
+
 def _moved(device: torch.device, part: Any) -> Any:
     """The batch with its tensors moved by their own `to`, those that are elsewhere."""
     if isinstance(part, torch.Tensor | PackedSequence):
-        return part.to(device)  # type: ignore[arg-type]  # as it does tensors
+        # In the consumer's stream, so nobody uses them before they are there.
+        return part.to(device, non_blocking=device.type == "cuda")  # type: ignore[arg-type]
     return part if isinstance(part, str) else changed(part, partial(_moved, device))
