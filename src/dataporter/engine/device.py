@@ -208,9 +208,16 @@ def _bytes_of(part: Any) -> int:
     return 0 if parts is None else sum(_bytes_of(inner) for _, _, inner in parts)
 
 
-def _moved(device: torch.device, part: Any) -> Any:
+def _moved(device: torch.device, batch: Any) -> Any:
     """The batch with its tensors moved by their own `to`, those that are elsewhere."""
-    if isinstance(part, torch.Tensor | PackedSequence):
-        # In the consumer's stream, so nobody uses them before they are there.
-        return part.to(device, non_blocking=device.type == "cuda")  # type: ignore[arg-type]
-    return part if isinstance(part, str) else changed(part, partial(_moved, device))
+    moved: dict[int, Any] = {}  # by id: what is there twice stays one
+
+    def move(part: Any) -> Any:
+        if isinstance(part, torch.Tensor | PackedSequence):
+            if id(part) not in moved:
+                # In the consumer's stream, so nobody uses it before it is there.
+                moved[id(part)] = part.to(device, non_blocking=device.type == "cuda")  # type: ignore[arg-type]
+            return moved[id(part)]
+        return part if isinstance(part, str) else changed(part, move)
+
+    return move(batch)
