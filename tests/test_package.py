@@ -19,6 +19,8 @@ ROOMS = [
     "containers",
     "order",
     "utils",
+    "torchdata_state",
+    "explanation",
     "generators",
     "randomness",
     "samplers",
@@ -34,13 +36,14 @@ ROOMS = [
     "cursor",
     "passes",
     "resumable_dataloader",
-    "torchdata_state",
     "stateful_dataloader",
     "patched_dataloader",
     "converters",
     "datasets",
     "training",
+    "saved_states",
     "integrations",
+    "cli",
 ]
 
 

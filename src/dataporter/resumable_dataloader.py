@@ -35,6 +35,7 @@ from dataporter.errors import (
     StateMismatchError,
     StateMismatchWarning,
 )
+from dataporter.explanation import Explanation, summary
 from dataporter.fetch import Fetcher, Skipped, conversion_of
 from dataporter.options import as_device, check_options
 from dataporter.order import Plan, Tail, Topology
@@ -490,6 +491,15 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         It may be taken at any moment, in a signal handler too.
         """
         return build_state(self._identity(), self._cursor.progress)
+
+    def explain(self) -> Explanation:
+        """Say in words where the run stands, what comes next and what a resume needs."""
+        return Explanation(identity=self._identity(), progress=self._cursor.progress)
+
+    def __repr__(self) -> str:
+        if "_told" not in self.__dict__:  # its arguments were refused
+            return super().__repr__()
+        return summary(self, self.explain(), self._topology)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True
