@@ -27,15 +27,15 @@ _JSON = b"{"
 _OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
 _HEAD = 64  # bytes
 
-# Generators' states are saved as arrays, beside what is looked for. None is made of them.
-_ARRAYS = [
+# What is harmless, often beside a state (arrays are in those of generators) and not needed.
+_BLANKED = [
+    "builtins.bytes",
     "numpy._core.multiarray._reconstruct",
     "numpy._core.multiarray.scalar",
     "numpy.core.multiarray._reconstruct",
     "numpy.core.multiarray.scalar",
     "numpy.dtype",
     "numpy.ndarray",
-    "_codecs.encode",
 ]
 
 
@@ -96,9 +96,10 @@ def _read_text_or_pickle(raw: bytes, kind: bytes) -> Any:
 
 def _read_torch(file: Path | io.BytesIO, *, mapped: bool) -> Any:
     try:
-        with warnings.catch_warnings(), safe_globals([(Blank, name) for name in _ARRAYS]):
+        with warnings.catch_warnings(), safe_globals([(Blank, name) for name in _BLANKED]):
             warnings.simplefilter("ignore")  # they are for whoever wrote the file
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+            place = "cpu" if mapped else "meta"  # either way, no tensor is kept in memory
+            return torch.load(file, map_location=place, weights_only=True, mmap=mapped)
     except Exception as error:
         if names := _refused_names(file) or re.findall(r"GLOBAL (\S+)", str(error)):
             raise refusal(names) from error
@@ -109,7 +110,7 @@ def _refused_names(file: Path | io.BytesIO) -> list[str]:
     """What a file has called or made that torch does not take: all of it, not the first only."""
     if isinstance(file, io.BytesIO):
         file.seek(0)
-    with safe_globals([(Blank, name) for name in _ARRAYS]):
+    with safe_globals([(Blank, name) for name in _BLANKED]):
         try:
             return get_unsafe_globals_in_checkpoint(file)
         except Exception:  # noqa: BLE001  not a zip file, or a damaged one
