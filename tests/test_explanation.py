@@ -134,6 +134,7 @@ def test_lanes_are_told_one_by_one_with_those_that_ended():
 def test_lanes_without_a_state_must_be_read_again_in_the_same_batches():
     loader = ResumableDataLoader(Shards([3, 4, 5]), 2, lanes=3, rank=0, world_size=2)
     said = words(advanced(loader, 2))
+    assert said["position"] == "4 samples delivered, after 2 batches on this rank"
     assert said["lanes"].startswith("3, of which this state has 0, 2;")
     assert "the states of all ranks as a list" in said["to resume"]
     assert "batches of 2, since 2 batches must be read again and dropped" in said["to resume"]

@@ -47,7 +47,7 @@ def is_state(found: object) -> bool:
     """
     # Two names that no other library uses together: a damaged state is to be known as one.
     ours = isinstance(found, Mapping) and {"samples_processed", "batches_processed"} <= found.keys()
-    return ours or (is_torchdata_state(found) and isinstance(found, Mapping))
+    return ours or is_torchdata_state(found)
 
 
 def explain(state: Mapping[str, Any]) -> Explains:
@@ -152,7 +152,9 @@ class Explanation:
     def rows(self) -> list[Row]:
         """Headings, and what there is to say under each."""
         progress, identity = self.progress, self.identity
-        each = " on each rank" if identity.world_size > 1 else ""
+        each = ""
+        if identity.world_size > 1:  # ranks count their own lanes, but share an order
+            each = " on this rank" if self._is_iterable else " on each rank"
         position = f"{self._position()}, after {counted(progress.batches_processed, 'batch')}{each}"
         rows = [
             ("epoch", f"{progress.epoch:,}" + (", finished" if progress.finished else "")),

@@ -17,6 +17,7 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Ids
+from torch.utils.data import IterableDataset
 from typer.testing import CliRunner
 
 from dataporter import ResumableDataLoader
@@ -229,6 +230,33 @@ def test_a_state_in_bytes_or_a_file_of_any_kind_is_found(tmp_path, state, way):
     assert "the whole file" in run(path).stdout
 
 
+class Drawing(IterableDataset):
+    """Its state has a tensor and an array in it."""
+
+    def __iter__(self):
+        return iter(range(10))
+
+    def state_dict(self):
+        return {"generator": torch.zeros(9, dtype=torch.uint8), "buffer": np.arange(5)}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@pytest.mark.parametrize("way", ["torch", "old torch", "pickle"])
+def test_lanes_whose_states_hold_tensors_and_arrays_are_explained(tmp_path, way):
+    loader = ResumableDataLoader(Drawing(), batch_size=2)
+    next(iter(loader))
+    path = tmp_path / "lanes.pt"
+    if way == "pickle":
+        path.write_bytes(pickle.dumps(loader.state_dict()))
+    else:
+        torch.save(loader.state_dict(), path, _use_new_zipfile_serialization=way == "torch")
+    result = run(path)
+    assert result.exit_code == 0, result.output
+    assert "1; batches delivered of each: 1" in result.stdout
+
+
 class Trap:
     """Unpickled, it leaves a file behind."""
 
@@ -377,13 +405,19 @@ def test_what_a_checkpoint_says_cannot_reach_the_terminal_as_a_command(tmp_path,
         assert "\x07" not in result.output
 
 
+PLACES = st.integers(0, 2**20)  # taken modulo the length, which depends on the folder's name
+
+
 @settings(max_examples=60)
-@given(st.data())
-def test_damage_of_any_kind_is_told_without_a_traceback(tmp_path_factory, data):
+@given(
+    way=st.sampled_from(["torch", "old torch", "pickle", "json", "metadata"]),
+    changes=st.lists(st.tuples(PLACES, st.integers(0, 255)), max_size=3),
+    cut=st.none() | PLACES,
+)
+def test_damage_of_any_kind_is_told_without_a_traceback(tmp_path_factory, way, changes, cut):
     folder = tmp_path_factory.mktemp("damage")
     path = folder / "damaged.pt"
     state = ResumableDataLoader(Ids(10), batch_size=2, seed=1).state_dict()
-    way = data.draw(st.sampled_from(["torch", "old torch", "pickle", "json", "metadata"]))
     if way == "metadata":
         save_dcp({"loader": state}, folder)
         path = folder / ".metadata"
@@ -395,9 +429,9 @@ def test_damage_of_any_kind_is_told_without_a_traceback(tmp_path_factory, data):
         contents = {"loader": state, "w": torch.zeros(20)}
         torch.save(contents, path, _use_new_zipfile_serialization=way == "torch")
     raw = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(0, 3))):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    for place, byte in changes:
+        raw[place % len(raw)] = byte
+    path.write_bytes(raw if cut is None else raw[: cut % len(raw)])
     result = run(folder if way == "metadata" else path)
     assert result.exit_code in (0, 2), result.exception
     assert isinstance(result.exception, SystemExit | None), result.exception

@@ -32,6 +32,9 @@ class Blank(dict[Any, Any]):
         if isinstance(state, dict):
             self.__dict__.update(state)
 
+    def __reduce__(self) -> Any:
+        return dict, ()  # states are copied and packed when they are parsed
+
     def append(self, _: object) -> None:
         """A list of some class: its parts are left out."""
 
