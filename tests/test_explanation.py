@@ -9,7 +9,7 @@ from streams.streamed import Shards, StatefulShards
 from support import Ids, Stateful, Stateless, flat, one_pass
 
 from dataporter import ResumableDataLoader, ResumableSampler
-from dataporter.errors import OptionError, StateFormatError, StateVersionError
+from dataporter.errors import OptionError, StateFormatError, StateMismatchError, StateVersionError
 from dataporter.explanation import Explanation, counted, explain, is_state
 from dataporter.utils.state_dict import Identity, Progress, build_state
 
@@ -138,6 +138,35 @@ def test_lanes_without_a_state_must_be_read_again_in_the_same_batches():
     assert said["lanes"].startswith("3, of which this state has 0, 2;")
     assert "the states of all ranks as a list" in said["to resume"]
     assert "batches of 2, since 2 batches must be read again and dropped" in said["to resume"]
+
+
+FREE_BATCH_SIZE = "batch size and workers may be others"
+
+
+@pytest.mark.parametrize(
+    ("make", "said", "other", "fits"),
+    [
+        ({"sampler": Stateless(12)}, FREE_BATCH_SIZE, {"batch_size": 3}, True),
+        ({"sampler": Stateless(12)}, "on 1 rank", {"rank": 0, "world_size": 2}, False),
+        ({}, "batch size, ranks and workers", {"rank": 0, "world_size": 2, "batch_size": 3}, True),
+        ({}, "shuffle=False", {"shuffle": True}, False),
+        ({"seed": 5}, "seed=5 or none given", {"seed": None}, True),
+        ({"seed": 5}, "seed=5 or none given", {"seed": 6}, False),
+        ({"dataset": StatefulShards([5, 7])}, FREE_BATCH_SIZE, {"batch_size": 3}, True),
+        ({"dataset": StatefulShards([5, 7])}, "on 1 rank", {"rank": 0, "world_size": 2}, False),
+        ({"dataset": Shards([5, 7])}, "batches of 2, since", {"batch_size": 3}, False),
+    ],
+)
+def test_a_resume_needs_what_is_said_and_nothing_more(make, said, other, fits):
+    options = {"dataset": Ids(12), "batch_size": 2} | make
+    loader = advanced(ResumableDataLoader(**options), 2)
+    assert said in words(loader)["to resume"]
+    resumed = ResumableDataLoader(**(options | other))
+    if fits:
+        resumed.load_state_dict(loader.state_dict())
+    else:
+        with pytest.raises(StateMismatchError):
+            resumed.load_state_dict(loader.state_dict())
 
 
 def test_a_loader_and_its_saved_state_explain_the_same():

@@ -131,8 +131,8 @@ class Explanation:
         if order is None or not self.remaining:
             return []
         start = self.progress.samples_processed
-        counted = range(start, start + min(_SHOWN, self.remaining))
-        positions = around(self.progress.ahead, np.array(counted, dtype=np.int64))
+        numbers = np.arange(start, start + min(_SHOWN, self.remaining), dtype=np.int64)
+        positions = around(self.progress.ahead, numbers)
         return [int(index) for index in order.indices(self.progress.epoch, positions)]
 
     @property
