@@ -109,9 +109,10 @@ def save_with_dcp(folder: Path) -> None:
     model, loader = torch.nn.Linear(3, 1), advanced_loader()
     contents = {"model": model.state_dict(), "progress": [{"loader": loader.state_dict()}]}
     dcp.save(contents, checkpoint_id=folder / "dcp", no_dist=True)
-    # As some trainers do, for ranks that each have a state of their own.
-    pickled = {"model": model.state_dict(), "rank_0": pickle.dumps(loader.state_dict())}
-    dcp.save(pickled, checkpoint_id=folder / "dcp_pickled", no_dist=True)
+    # As is done for ranks that each have a state of their own, in one entry.
+    states = pickle.dumps([pickle.dumps(loader.state_dict())])
+    contents = {"model": model.state_dict(), "loader": {"state": states}}
+    dcp.save(contents, checkpoint_id=folder / "dcp_pickled", no_dist=True)
 
 
 def save_with_checkpoint_manager(folder: Path) -> None:

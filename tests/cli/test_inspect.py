@@ -24,6 +24,7 @@ from dataporter import ResumableDataLoader
 from dataporter.cli.inspect import inspect
 from dataporter.errors import CheckpointError, CheckpointNotFoundError, StateMissingError
 from dataporter.saved_states import find_states
+from dataporter.utils.lane_states import pack
 
 app = typer.Typer()
 app.command()(inspect)
@@ -84,7 +85,7 @@ IN_FRAMEWORKS = {
         "trainer_state.json['stateful_callbacks']['LoaderCallback']['attributes']['loader']"
     ),
     "dcp": "['progress'][0]['loader']",
-    "dcp_pickled": "['rank_0']",
+    "dcp_pickled": "['loader']['state'][0]",
     "manager": "checkpoint-000001-epoch0.pt['dataloaders'][0]",
     "manager/checkpoint-000001-epoch0.pt": "['dataloaders'][0]",
 }
@@ -243,13 +244,14 @@ class Drawing(IterableDataset):
         pass
 
 
-@pytest.mark.parametrize("way", ["torch", "old torch", "pickle"])
+@pytest.mark.parametrize("way", ["torch", "old torch", "pickle", "pack"])
 def test_lanes_whose_states_hold_tensors_and_arrays_are_explained(tmp_path, way):
     loader = ResumableDataLoader(Drawing(), batch_size=2)
     next(iter(loader))
     path = tmp_path / "lanes.pt"
-    if way == "pickle":
-        path.write_bytes(pickle.dumps(loader.state_dict()))
+    if way in ("pickle", "pack"):
+        dumps = pickle.dumps if way == "pickle" else pack
+        path.write_bytes(dumps(loader.state_dict()))
     else:
         torch.save(loader.state_dict(), path, _use_new_zipfile_serialization=way == "torch")
     result = run(path)
@@ -290,6 +292,31 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path, stat
     said = refused(path)
     assert "posix.system, which may run anything" in said
     assert "weights_only=False" not in said
+
+
+class Detour(Trap):
+    """The same by way of a name that is not refused."""
+
+    def __reduce__(self):
+        return getattr, (super().__reduce__()[0], "__call__"), {"mark": self.mark}
+
+
+def test_a_trap_that_takes_a_detour_is_refused_as_well(tmp_path, state, trap):
+    path = tmp_path / "trap.pkl"
+    path.write_bytes(pickle.dumps([state, Detour(trap.mark)]))
+    assert "loading it would call posix.system" in refused(path)
+
+
+def test_a_pickle_of_allowed_names_only_calls_none_of_them(tmp_path, state):
+    class Calls:
+        def __reduce__(self):
+            return torch.arange, (-1,)
+
+    path = tmp_path / "calls.pkl"
+    path.write_bytes(pickle.dumps([state, Calls()]))
+    with pytest.raises(RuntimeError, match="upper bound"):
+        pickle.loads(path.read_bytes())
+    assert len(find_states(path).states) == 1
 
 
 def test_a_trap_in_a_folders_metadata_is_refused(tmp_path, trap):
