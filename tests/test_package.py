@@ -43,7 +43,9 @@ ROOMS = [
     "training",
     "saved_states",
     "integrations",
+    "testing",
     "cli",
+    "__main__",
 ]
 
 
@@ -58,10 +60,12 @@ def test_the_public_surface_is_this():
         "ConversionError",
         "DataPorterError",
         "DataPorterWarning",
+        "FactoryError",
         "FastForwardWarning",
         "LaneError",
         "MissingExtraError",
         "NoSampleError",
+        "NotExactError",
         "OptionError",
         "OptionTypeError",
         "PageLockWarning",
@@ -93,6 +97,7 @@ def test_the_surface_of_each_room_with_one_is_this():
     surfaces = {
         "converters": ["ConversionReport", "DtypeConverter", "KeyBasedDtypeConverter", "ReportRow"],
         "datasets": ["HFDatasetWrapper"],
+        "testing": ["Cause", "Check", "Report", "assert_resumes_exactly", "verify"],
         "training": [
             "CheckpointManager",
             "CollatorRegistry",

@@ -7,6 +7,8 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── OptionTypeError       (TypeError)     an argument has the wrong type or is unknown
     ├── ConversionError       (ValueError)    a batch does not fit its new dtypes
     ├── MissingExtraError     (ImportError)   what is to be integrated is not installed
+    ├── FactoryError          (ValueError)    a loader that is to be verified cannot be made
+    ├── NotExactError         (AssertionError) a loader that was verified does not resume exactly
     ├── TopologyError         (RuntimeError)  rank and world size are needed and not known
     ├── StateError            (ValueError)
     │   ├── StateFormatError                  this is not a state, or a damaged one
@@ -58,6 +60,14 @@ class ConversionError(DataPorterError, ValueError):
 
 class MissingExtraError(DataPorterError, ImportError):
     """What an integration is for is not installed, or in a version that is too old."""
+
+
+class FactoryError(DataPorterError, ValueError):
+    """What makes a loader cannot be found or called, or makes none that can be verified."""
+
+
+class NotExactError(DataPorterError, AssertionError):
+    """A verified loader does not resume exactly. The message is the report."""
 
 
 class TopologyError(DataPorterError, RuntimeError):

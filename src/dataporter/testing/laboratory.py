@@ -1,0 +1,152 @@
+"""The processes of one verification: hosts that are kept, and one player for each run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+from dataporter.errors import FactoryError, add_note
+from dataporter.testing.playing import Hosting, Play, Played, Problem, host, play
+from dataporter.testing.processes import (
+    Process,
+    ProcessEndedError,
+    TimeUpError,
+    forked_here,
+    nurseries,
+)
+from dataporter.testing.remaking import Facts
+from dataporter.testing.standing_still import Still
+
+_HASH_SEEDS = ("1", "2")
+
+
+class Where(NamedTuple):
+    """A host: in which interpreter, with what standing still, the how manieth of its kind."""
+
+    interpreter: int = 0
+    still: Still | None = None
+    again: int = 0
+
+
+HERE = Where()
+
+
+class Laboratory:
+    """Runs plays of one factory in processes of their own, until a deadline."""
+
+    def __init__(
+        self, factory: Callable[[], Any] | str, *, seconds: float, shows_output: bool = False
+    ) -> None:
+        self._factory = factory
+        self._seconds = seconds
+        self._deadline = monotonic() + seconds
+        self._shows_output = shows_output
+        self._hosts: dict[Where, Process] = {}
+        self._pickled = factory if isinstance(factory, str) else _pickled(factory)
+        self._hash_seeds = _HASH_SEEDS
+        # A user who has set it has it in all runs; that is then no difference between them.
+        if os.environ.get("PYTHONHASHSEED", "random") != "random":
+            self._hash_seeds = (os.environ["PYTHONHASHSEED"],) * 2
+        if self.is_importable:
+            for seed in self._hash_seeds:
+                nurseries.start(seed)
+
+    def close(self) -> None:
+        """End all processes but the nurseries."""
+        while self._hosts:
+            self._hosts.popitem()[1].kill()
+
+    @property
+    def is_importable(self) -> bool:
+        """Whether another interpreter finds the factory too."""
+        return self._pickled is not None
+
+    @property
+    def seconds_left(self) -> float:
+        return self._deadline - monotonic()
+
+    def play(self, request: Play, where: Where = HERE) -> tuple[Facts, Played]:
+        """Run the loader once, in a new process."""
+        player = self._host(where).fork(functools.partial(play, request=request), self._deadline)
+        try:
+            return self._result(player)
+        finally:
+            player.kill()
+
+    def _result(self, player: Process) -> tuple[Facts, Played]:
+        try:
+            facts = player.receive(self._deadline)
+        except ProcessEndedError:
+            msg = "the process ended while the factory ran: it crashed, or called os._exit()."
+            raise FactoryError(msg) from None
+        except TimeUpError:
+            raise FactoryError(self._too_long("the factory has not returned")) from None
+        if isinstance(facts, Problem):
+            raise _raised(facts, "the factory failed")
+        try:
+            return facts, player.receive(self._deadline)
+        except ProcessEndedError:
+            words = "the process ended: it crashed, or was killed for want of memory"
+            return facts, Played(problem=Problem("batch", "ProcessEnded", words, ""))
+
+    def _host(self, where: Where) -> Process:
+        if where not in self._hosts:
+            self._hosts[where] = started = self._started(where)
+            try:
+                problem = started.receive(self._deadline)
+            except ProcessEndedError:
+                msg = "the process ended while the factory was imported: it called os._exit()?"
+                raise FactoryError(msg) from None
+            except TimeUpError:
+                raise FactoryError(self._too_long("its import has not ended")) from None
+            if problem is not None:
+                raise _raised(problem, "the import failed")
+        return self._hosts[where]
+
+    def _started(self, where: Where) -> Process:
+        if self._pickled is None:
+            return forked_here(functools.partial(self._host_forked, where))
+        hosting = Hosting(
+            factory=self._pickled,
+            path=tuple(sys.path),
+            folder=str(os.getcwd()),  # noqa: PTH109  a string is what travels
+            environment=dict(os.environ),
+            still=where.still,
+            shows_output=self._shows_output,
+        )
+        return nurseries.fork(self._hash_seeds[where.interpreter], hosting, self._deadline)
+
+    def _host_forked(self, where: Where, channel: socket.socket, _: Any) -> None:
+        factory: Any = self._factory
+        host(channel, lambda: factory, where.still, shows_output=self._shows_output)
+
+    def _too_long(self, what: str) -> str:
+        return (
+            f"{what} after {self._seconds:g} seconds. Find out what it waits for, or give it "
+            "more time."
+        )
+
+
+def _pickled(factory: Callable[[], Any]) -> bytes | None:
+    """A factory as another interpreter can import it; None where it cannot."""
+    if getattr(factory, "__module__", None) == "__main__":
+        return None
+    try:
+        packed = pickle.dumps(factory)
+        pickle.loads(packed)  # noqa: S301  our own bytes
+    except Exception:  # noqa: BLE001  whatever its pickling does
+        return None
+    return None if b"__main__" in packed else packed
+
+
+def _raised(problem: Problem, what: str) -> FactoryError:
+    words = problem.words if problem.kind == "FactoryError" else f"{what}: {problem.words}"
+    error = FactoryError(words)
+    add_note(error, problem.traceback)
+    return error

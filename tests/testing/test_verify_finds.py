@@ -1,0 +1,114 @@
+"""Datasets that are wrong in one way are found, and the way is named; clean ones pass."""
+
+import os
+import random
+
+import planted
+import planted_rows
+import pytest
+import torch
+
+from dataporter import ResumableDataLoader
+from dataporter.testing import verify
+
+QUICK = {"batches": 12, "points": 0, "workers": (2,), "fail_fast": True}
+
+DEFECTS = {
+    "OwnGenerator": ("generator", "OwnGenerator.rng, NumPy's Generator"),
+    "ModulesGenerator": ("generator", "planted.MODULES, Python's Random"),
+    "Clock": ("clock", "depends on the time (in the samples of Clock)"),
+    "ProcessId": ("process", "depends on the id of the process"),
+    "CallCounter": ("call order", "CallCounter.calls"),
+    "InPlace": ("mutation", "InPlace.data"),
+    "AugmentedCache": ("cache", "AugmentedCache.cache"),
+    "HashOfStrings": ("hash", "hash() of strings"),
+    "OrderOfSet": ("hash", "the order of a set"),
+    "OtherLength": ("length", "another length in another process"),
+    "Unseeded": ("entropy", "random numbers that nobody has seeded"),
+    "collate": ("workers", "which worker it is in (in collate_fn or converter)"),
+    "init": ("worker_init_fn", "worker_init_fn makes workers differ"),
+    "seed": ("arguments", "seed changed"),
+    "shuffled in place": ("mutation", "ShuffledInPlace.items"),
+    "state": ("state", "the state of StateWithoutBuffer"),
+    "sampler": ("sampler", "sampler.passes"),
+    "randomness": ("randomness=False", "randomness=False"),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_planted_defect_is_found_and_named(name):
+    report = verify(planted.make_wrong(name), **QUICK)
+    kind, words = DEFECTS[name]
+    assert not report.is_exact
+    assert report.cause is not None, str(report)
+    assert report.cause.kind == kind, str(report)
+    assert words in report.cause.words
+    assert report.cause.evidence
+    assert report.cause.remedy
+
+
+@pytest.mark.parametrize(
+    "name", ["tensors", "drawing", "texts", "counting", "stateless", "single", "keyed", "ranked"]
+)
+def test_a_clean_loader_passes_everything_it_can_be_put_through(name):
+    report = verify(planted.make_clean(name), batches=14, points=1)
+    assert report.is_exact, str(report)
+    assert report.cause is None
+    outcomes = [check.outcome for check in report.checks]
+    assert "not run" not in outcomes
+    assert outcomes.count("skipped") == {"counting": 2, "stateless": 2, "single": 2}.get(name, 0)
+    assert all(check.batches for check in report.checks if check.outcome == "exact")
+
+
+def test_a_hugging_face_dataset_passes():
+    report = verify(planted_rows.make_loader, batches=6, points=0, workers=(2,), world_sizes=(2,))
+    assert report.is_exact, str(report)
+
+
+def test_a_defect_of_an_iterable_is_named_whatever_its_lanes():
+    report = verify(planted.make_wrong("streamed generator"), **QUICK)
+    assert report.cause is not None
+    assert report.cause.kind == "generator"
+    assert "Streamed.rng" in report.cause.words
+
+
+# Factories that no other process can import
+
+
+def test_a_function_in_a_function_is_verified_but_for_a_new_interpreter():
+    length = 30
+
+    def make_loader():
+        return ResumableDataLoader(torch.arange(length), batch_size=4, shuffle=True)
+
+    report = verify(make_loader, batches=5, points=0, workers=(1,), world_sizes=(2,))
+    assert report.is_exact
+    (skipped,) = [check for check in report.checks if check.outcome == "skipped"]
+    assert skipped.name == "a new interpreter"
+    assert "top level of a module" in skipped.words
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda data, index: data[index] + os.getpid(), "process"),
+        (lambda data, index: data[index] + random.SystemRandom().random(), "entropy"),
+    ],
+)
+def test_a_defect_in_a_function_in_a_function_is_named(make, kind):
+    class Local(planted.Samples):
+        def __getitem__(self, index):
+            return make(self.data, index)
+
+    report = verify(lambda: ResumableDataLoader(Local(), 4), **QUICK)
+    assert report.cause is not None
+    assert report.cause.kind == kind
+
+
+def test_what_a_loader_over_torch_s_own_dataset_does_in_this_process_is_not_touched():
+    before = ResumableDataLoader.__init__
+    state = torch.get_rng_state(), random.getstate()
+    verify(planted.make_clean("tensors"), batches=2, points=0, workers=(), world_sizes=())
+    assert ResumableDataLoader.__init__ is before
+    assert torch.equal(torch.get_rng_state(), state[0])
+    assert random.getstate() == state[1]
