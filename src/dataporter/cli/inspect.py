@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import textwrap
-import traceback
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dataporter.errors import DataPorterError, StateError, StateFormatError
+from dataporter.errors import StateError, StateFormatError
 from dataporter.explanation import WIDTH, Explains, counted, explain, laid_out, printable
 from dataporter.saved_states import Findings, SavedState, find_states
 
@@ -22,24 +21,17 @@ def inspect(
         Path, typer.Argument(help="A checkpoint: a file or a folder of any framework, or JSON.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Find the loader states in a checkpoint, and say where each stands and what comes next.
 
     Nothing of the checkpoint is run, and its weights are not read.
     """
-    try:
-        found = find_states(path)
-        explained = [(saved, _explained(saved)) for saved in found.states]
-        shown = _as_json(path, found, explained) if as_json else _as_text(path, found, explained)
-        typer.echo(shown)
-        if all(isinstance(words, StateError) for _, words in explained):
-            raise typer.Exit(2)
-    except DataPorterError as error:
-        if debug:
-            typer.echo(traceback.format_exc(), err=True)
-        typer.echo(_wrapped(f"Error: {error}"), err=True)
-        raise typer.Exit(2) from error
+    found = find_states(path)
+    explained = [(saved, _explained(saved)) for saved in found.states]
+    shown = _as_json(path, found, explained) if as_json else _as_text(path, found, explained)
+    typer.echo(shown)
+    if all(isinstance(words, StateError) for _, words in explained):
+        raise typer.Exit(2)
 
 
 _Explained = tuple[SavedState, Explains | StateError]

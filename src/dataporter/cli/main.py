@@ -18,8 +18,10 @@ import click
 import typer
 from rich.console import Console
 
+from dataporter.cli.inspect import inspect
 from dataporter.cli.verify import verify
 from dataporter.errors import DataPorterError
+from dataporter.explanation import printable
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -45,6 +47,7 @@ def _common(
 
 
 app.command()(verify)
+app.command()(inspect)
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -81,4 +84,6 @@ def _status(arguments: list[str], *, debug: bool) -> int:
 
 
 def _complain(words: str) -> None:
-    Console(stderr=True).print(f"dataporter: {words}", markup=False, highlight=False)
+    console = Console(stderr=True)
+    for line in f"dataporter: {words}".splitlines():
+        console.print(printable(line), markup=False, highlight=False)
