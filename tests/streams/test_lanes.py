@@ -414,6 +414,7 @@ def test_damaged_lanes_are_refused():
         {"each": {"0": {**each["0"], "at": 9}, "1": each["1"]}},
         {"each": {"0": {**each["0"], "at": -1}, "1": each["1"]}},
         {"each": {"0": {"batches": 1}, "1": each["1"]}},
+        {"each": {"0": {"batches": 1, "ended": False, "at": 1}, "1": each["1"]}},
         {"each": {"0": None, "1": each["1"]}},
         {"last": 2},
         {"last": -2},

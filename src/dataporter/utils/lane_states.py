@@ -121,6 +121,13 @@ def _check(lanes: Lanes) -> None:
         if not 0 <= state.at <= state.batches:
             msg = f"lane {lane} was delivered up to {state.batches}, with a state of {state.at}"
             raise ValueError(msg)
+        if state.at and state.dataset is None and state.iterator is None:
+            msg = (
+                f"lane {lane} had a state of its dataset at batch {state.at}, which is not there "
+                "(under torch.distributed.checkpoint, wrap the loader in WholeState of "
+                "dataporter.integrations.distributed_checkpoint)"
+            )
+            raise ValueError(msg)
 
 
 def _lane_from_state(found: Mapping[str, Any]) -> LaneState:

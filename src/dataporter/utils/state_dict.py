@@ -19,8 +19,8 @@ delivered. A load checks every identity field that would silently change the dat
                        generator's state at the start of the epoch, else None
     sampler            only with a stateful sampler of the user's own: its state, and whether
                        it had ended, since it may begin anew by itself
-    ahead              only with in_order=False: ranges of positions beyond samples_processed
-                       that were delivered ahead of their turn
+    ahead              ranges of positions beyond samples_processed that were delivered ahead of
+                       their turn; only with in_order=False are there any
     lanes              only where a dataset is read in lanes (an iterable, or one with a state):
                        how many, whose turn was last, and of each how far it was delivered
 
@@ -93,10 +93,9 @@ def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
         del state["sampler"]
     else:
         state["sampler"] = copy.deepcopy(progress.sampler)
-    if progress.ahead:
-        state["ahead"] = [list(run) for run in progress.ahead]
-    else:
-        del state["ahead"]
+    # There even where it is empty: torch.distributed.checkpoint loads only the keys that the
+    # state of the loader before the load has.
+    state["ahead"] = [list(run) for run in progress.ahead]
     if progress.lanes is None:
         del state["lanes"]
     else:
