@@ -1,0 +1,134 @@
+"""A loader in checkpoints of torch.distributed.checkpoint, whatever its state holds.
+
+`dcp.save` takes a state apart: each value becomes an entry of its own, written by whichever
+rank has least to write, and `dcp.load` reads only those entries that the state has before
+the load. A loader over a map-style dataset bears that as it is, since its state is flat,
+has the same keys always, and is the same on every rank. States of iterables and of samplers
+of the user's own do not. `WholeState` makes one entry of any state, and keeps all ranks'.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.storage import StorageReader
+
+from dataporter.errors import OptionError, StateFormatError, StateMissingError
+from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.utils.lane_states import pack
+
+_ENTRY = "state"
+
+
+class WholeState:
+    """A loader as `dcp.save`, `dcp.async_save` and `dcp.load` should see it.
+
+    >>> from dataporter import ResumableDataLoader
+    >>> loader = ResumableDataLoader(range(10), batch_size=2, shuffle=True)
+    >>> parts = {"loader": WholeState(loader)}  # beside the model and the optimizer
+    >>> first = next(iter(loader))
+    >>> saved = parts["loader"].state_dict()  # dcp.save(parts, checkpoint_id=folder) does this
+    >>> parts["loader"].load_state_dict(saved)  # and this dcp.load(parts, checkpoint_id=folder)
+    >>> sum(len(batch) for batch in loader)
+    8
+
+    With a process group its ranks exchange their states in `state_dict()`, so each of them has
+    to call it, as each has to call `dcp.save`. Give the `process_group` that `dcp.save` gets.
+    """
+
+    def __init__(
+        self, loader: ResumableDataLoader[Any], *, process_group: dist.ProcessGroup | None = None
+    ) -> None:
+        self._loader = loader
+        self._group = process_group
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all ranks as bytes; of one, where they are the same."""
+        own = self._loader.state_dict()
+        states: list[Any] = [own]
+        if _size(self._group) > 1:
+            states = [None] * _size(self._group)
+            dist.all_gather_object(states, own, group=self._group)
+        packed = [pack(state) for state in states]
+        return {_ENTRY: pack(packed if len(set(packed)) > 1 else packed[:1])}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue at what was saved: at this rank's part of it, or at this number of ranks'."""
+        states = _unpacked(state_dict)
+        as_many = len(states) == _size(self._group)
+        # A rank that had come to its end waits for the others' with their states.
+        together = not as_many or len({state["finished"] for state in states}) > 1
+        if len(states) > 1 and together and _are_split(states):
+            self._loader.load_state_dict(states)
+        else:  # where another number of ranks matters, the loader refuses the first one's
+            own = dist.get_rank(self._group) if as_many and len(states) > 1 else 0
+            self._loader.load_state_dict(states[own])
+
+
+def load_loader(
+    loader: ResumableDataLoader[Any],
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    *,
+    key: str = "loader",
+    missing: Literal["raise", "begin"] = "raise",
+    storage_reader: StorageReader | None = None,
+    process_group: dist.ProcessGroup | None = None,
+) -> bool:
+    """Load only a loader out of a checkpoint, saved as it is or as a `WholeState`.
+
+    For checkpoints that may have none, where `dcp.load` fails with an error of its own. With
+    `missing="begin"` the loader is then left as it is, a new one at the beginning of its first
+    epoch; whether a state was there is what is returned. Every rank has to call this.
+    """
+    if missing not in {"raise", "begin"}:
+        msg = f"missing must be 'raise' or 'begin', found {missing!r}."
+        raise OptionError(msg)
+    reader = FileSystemReader(checkpoint_id) if checkpoint_id is not None else storage_reader
+    if reader is None:
+        msg = "load_loader needs a checkpoint_id or a storage_reader, found neither."
+        raise OptionError(msg)
+    found = reader.read_metadata().state_dict_metadata
+    if f"{key}.{_ENTRY}" in found:
+        part: Any = WholeState(loader, process_group=process_group)
+    elif f"{key}.version" in found:
+        part = loader
+    elif missing == "begin":
+        return False
+    else:
+        others = ", ".join(sorted({name.split(".")[0] for name in found})) or "nothing"
+        msg = (
+            f"the checkpoint has no state of a loader under {key!r}, it holds {others}. Give its "
+            "key, or missing='begin' to begin the epoch anew."
+        )
+        raise StateMissingError(msg)
+    load({key: part}, storage_reader=reader, process_group=process_group)
+    return True
+
+
+def _size(group: dist.ProcessGroup | None) -> int:
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+
+
+def _unpacked(state: object) -> list[Mapping[str, Any]]:
+    packed = state.get(_ENTRY) if isinstance(state, Mapping) else None
+    if not isinstance(packed, bytes):
+        msg = (
+            f"a WholeState was saved as a dict with bytes under {_ENTRY!r}, found {state!r:.80}. "
+            "Load what dcp.save wrote of a WholeState; a loader that was saved as it is, is loaded "
+            "as it is, or by load_loader."
+        )
+        raise StateFormatError(msg)
+    # Bytes of `pack`. What dcp.load reads it has unpickled itself already.
+    return [pickle.loads(one) for one in pickle.loads(packed)]  # noqa: S301
+
+
+def _are_split(states: list[Mapping[str, Any]]) -> bool:
+    """Whether each rank has lanes that no other rank has."""
+    lanes = [set(state["lanes"]["each"]) for state in states if "lanes" in state]
+    return len(lanes) == len(states) and sum(map(len, lanes)) == len(set().union(*lanes))
