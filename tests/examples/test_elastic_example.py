@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
-ELASTIC = Path(__file__).parents[2] / "examples" / "elastic.py"
+from launching import EXAMPLES, finished, torchrun
+
+ELASTIC = EXAMPLES / "elastic.py"
 SAMPLES = 1009
 BATCH_SIZE = 16
 
 
-def torchrun(ranks, *arguments):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks), str(ELASTIC), *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        try:
-            out, errors = child.communicate(timeout=120)
-        finally:
-            child.terminate()  # it ends its ranks; nothing happens if it has ended itself
-    assert child.returncode == 0, errors
-    return out
+def run(ranks, *arguments):
+    launch = f"--standalone --nproc-per-node {ranks}"
+    with torchrun(launch, "elastic.py", *arguments) as process:
+        return finished(process)
 
 
 def batches(seen):
     return {
         log.stem: [json.loads(line)["ids"] for line in log.read_text().splitlines()]
-        for log in seen.iterdir()
+        for log in seen.glob("rank*.jsonl")
     }
 
 
@@ -39,7 +30,7 @@ def test_an_epoch_begun_on_three_ranks_and_finished_on_two_has_every_sample_once
     seen, stop_after = tmp_path / "seen", 5
     options = ("--checkpoint", tmp_path / "ck.pt", "--seen", seen)
 
-    out = torchrun(3, *options, "--stop-after", stop_after)
+    out = run(3, *options, "--stop-after", stop_after)
     before = batches(seen)
     consumed = 3 * stop_after * BATCH_SIZE
     assert {name: len(steps) for name, steps in before.items()} == dict.fromkeys(
@@ -47,7 +38,7 @@ def test_an_epoch_begun_on_three_ranks_and_finished_on_two_has_every_sample_once
     )
     assert f"{consumed} of {SAMPLES} samples seen, 0 more than once" in out
 
-    out = torchrun(2, *options)
+    out = run(2, *options)
     after = batches(seen)
     assert after["rank2"] == before["rank2"]
     # 769 samples remain: rank 0 has one more than rank 1, and so a batch of its own.

@@ -1,0 +1,52 @@
+"""Examples started by torchrun, or as they are, in real processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+# With the store of the launcher's own rendezvous, ranks that are started again may be given the
+# addresses of those that died (github.com/pytorch/pytorch/issues/135712).
+_OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def started(*command: Any, **environment: str) -> Iterator[subprocess.Popen]:
+    """Run a command as a process group of its own, of which nothing is left at the end."""
+    with subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()  # a launcher ends its ranks; nothing happens if all have ended
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def torchrun(launch: str, example: str, *arguments: Any) -> Iterator[subprocess.Popen]:
+    """Launch an example with torchrun's arguments and its own."""
+    command = ["-m", "torch.distributed.run", "--monitor-interval", "0.1", *launch.split()]
+    with started(*command, EXAMPLES / example, *arguments, **_OWN_STORE) as process:
+        yield process
+
+
+def finished(process: subprocess.Popen) -> str:
+    """What a process has written, after it ended well."""
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return out
