@@ -12,14 +12,16 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 
-from dataporter.errors import OptionError, StateFormatError, StateMissingError
+from dataporter.errors import OptionError, StateFormatError
+from dataporter.integrations.rank_states import Missing, check_missing, load_states, without_state
+from dataporter.order import Topology
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.utils.lane_states import pack
 
@@ -52,23 +54,16 @@ class WholeState:
         """The states of all ranks as bytes; of one, where they are the same."""
         own = self._loader.state_dict()
         states: list[Any] = [own]
-        if _size(self._group) > 1:
-            states = [None] * _size(self._group)
+        ranks = _topology(self._group).world_size
+        if ranks > 1:
+            states = [None] * ranks
             dist.all_gather_object(states, own, group=self._group)
         packed = [pack(state) for state in states]
         return {_ENTRY: pack(packed if len(set(packed)) > 1 else packed[:1])}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue at what was saved: at this rank's part of it, or at this number of ranks'."""
-        states = _unpacked(state_dict)
-        as_many = len(states) == _size(self._group)
-        # A rank that had come to its end waits for the others' with their states.
-        together = not as_many or len({state["finished"] for state in states}) > 1
-        if len(states) > 1 and together and _are_split(states):
-            self._loader.load_state_dict(states)
-        else:  # where another number of ranks matters, the loader refuses the first one's
-            own = dist.get_rank(self._group) if as_many and len(states) > 1 else 0
-            self._loader.load_state_dict(states[own])
+        """Continue where the ranks were that saved this, on as many or on others."""
+        load_states(self._loader, _unpacked(state_dict), _topology(self._group))
 
 
 def load_loader(
@@ -76,7 +71,7 @@ def load_loader(
     checkpoint_id: str | os.PathLike[str] | None = None,
     *,
     key: str = "loader",
-    missing: Literal["raise", "begin"] = "raise",
+    missing: Missing = "raise",
     storage_reader: StorageReader | None = None,
     process_group: dist.ProcessGroup | None = None,
 ) -> bool:
@@ -86,9 +81,7 @@ def load_loader(
     `missing="begin"` the loader is then left as it is, a new one at the beginning of its first
     epoch; whether a state was there is what is returned. Every rank has to call this.
     """
-    if missing not in {"raise", "begin"}:
-        msg = f"missing must be 'raise' or 'begin', found {missing!r}."
-        raise OptionError(msg)
+    check_missing(missing)
     reader = FileSystemReader(checkpoint_id) if checkpoint_id is not None else storage_reader
     if reader is None:
         msg = "load_loader needs a checkpoint_id or a storage_reader, found neither."
@@ -98,21 +91,17 @@ def load_loader(
         part: Any = WholeState(loader, process_group=process_group)
     elif f"{key}.version" in found:
         part = loader
-    elif missing == "begin":
-        return False
     else:
-        others = ", ".join(sorted({name.split(".")[0] for name in found})) or "nothing"
-        msg = (
-            f"the checkpoint has no state of a loader under {key!r}, it holds {others}. Give its "
-            "key, or missing='begin' to begin the epoch anew."
-        )
-        raise StateMissingError(msg)
+        names = {name.split(".")[0] for name in found}
+        return without_state(missing, f"under the key {key!r}", names)
     load({key: part}, storage_reader=reader, process_group=process_group)
     return True
 
 
-def _size(group: dist.ProcessGroup | None) -> int:
-    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+def _topology(group: dist.ProcessGroup | None) -> Topology:
+    if not (dist.is_available() and dist.is_initialized()):
+        return Topology()
+    return Topology(rank=dist.get_rank(group), world_size=dist.get_world_size(group))
 
 
 def _unpacked(state: object) -> list[Mapping[str, Any]]:
@@ -126,9 +115,3 @@ def _unpacked(state: object) -> list[Mapping[str, Any]]:
         raise StateFormatError(msg)
     # Bytes of `pack`. What dcp.load reads it has unpickled itself already.
     return [pickle.loads(one) for one in pickle.loads(packed)]  # noqa: S301
-
-
-def _are_split(states: list[Mapping[str, Any]]) -> bool:
-    """Whether each rank has lanes that no other rank has."""
-    lanes = [set(state["lanes"]["each"]) for state in states if "lanes" in state]
-    return len(lanes) == len(states) and sum(map(len, lanes)) == len(set().union(*lanes))
