@@ -1,0 +1,117 @@
+"""What importing costs: no framework that is not asked for, and little time beyond torch's own."""
+
+import ast
+import compileall
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dataporter
+
+SOURCE = Path(dataporter.__file__).parent
+
+# Each integration may import frameworks of one of these families at its top.
+FAMILIES = [
+    {"accelerate", "transformers"},
+    {"lightning", "lightning_fabric", "pytorch_lightning"},
+    {"ray"},
+]
+OTHERS = {"datasets", "pandas", "pyarrow", "rich", "tokenizers", "torchdata", "typer"}
+FRAMEWORKS = set().union(OTHERS, *FAMILIES)
+
+# What needs no framework, so that it may be imported without one.
+FREE = {"requirement", "rank_states", "distributed_checkpoint"}
+
+USE = """
+import sys, tempfile
+import {modules}
+from dataporter import ResumableDataLoader
+loader = ResumableDataLoader(range(40), 4, shuffle=True, num_workers=2)
+batches = iter(loader)
+next(batches)
+state = loader.state_dict()
+with tempfile.TemporaryDirectory() as folder:
+    dataporter.training.CheckpointManager(folder).save(epoch=0, dataloader=loader)
+loader.load_state_dict(state)
+assert len(list(loader)) == 9
+print(*sorted({{name.split(".")[0] for name in sys.modules}}))
+"""
+
+
+def modules() -> Iterator[str]:
+    """All of the package's, but integrations that are about a framework."""
+    for found in pkgutil.walk_packages([str(SOURCE)], "dataporter."):
+        room, _, name = found.name.removeprefix("dataporter.").partition(".")
+        if room != "integrations" or not name or name in FREE:
+            yield found.name
+
+
+def python(code: str, *options: str, path: Path = SOURCE.parent) -> subprocess.CompletedProcess:
+    answer = subprocess.run(
+        [sys.executable, *options, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer
+
+
+def test_using_the_package_brings_no_framework():
+    named = list(modules())
+    assert "dataporter.training.checkpoint" in named
+    answer = python(USE.format(modules=", ".join(named)))
+    brought = set(answer.stdout.split())
+    assert "dataporter" in brought
+    assert not brought & FRAMEWORKS
+
+
+def imports_at_the_top(path: Path) -> set[str]:
+    """The packages that a file imports when it is imported itself."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def test_only_an_integration_imports_a_framework_and_only_its_own():
+    for path in SOURCE.rglob("*.py"):
+        frameworks = imports_at_the_top(path) & FRAMEWORKS
+        if path.parent.name == "integrations":
+            assert not frameworks or any(frameworks <= family for family in FAMILIES), path
+        else:
+            assert not frameworks, path
+    assert imports_at_the_top(SOURCE / "integrations" / "ray.py") & FRAMEWORKS == {"ray"}
+
+
+MOST_MILLISECONDS = 50
+
+
+def test_importing_takes_little_time_beyond_torchs_own(tmp_path):
+    shutil.copytree(SOURCE, tmp_path / "dataporter", ignore=shutil.ignore_patterns("__pycache__"))
+    assert compileall.compile_dir(tmp_path / "dataporter", quiet=1)  # as an installed one is
+    code = "import torch, torch.utils.data, dataporter; print(dataporter.__file__)"
+    took = []
+    for _ in range(8):  # the least of them is the one that was disturbed least
+        answer = python(code, "-X", "importtime", path=tmp_path)
+        assert answer.stdout.startswith(str(tmp_path))
+        # microseconds in itself | with all that it was the first to import | name
+        microseconds = re.search(r"(\d+) \| dataporter$", answer.stderr, re.MULTILINE)
+        assert microseconds
+        took.append(int(microseconds[1]) / 1000)
+        if min(took) < MOST_MILLISECONDS:
+            break
+    assert min(took) < MOST_MILLISECONDS, took
