@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from guides import blocks, lines_that_an_example_lacks
 from launching import finished, torchrun
 
 SAMPLES = 499
@@ -44,3 +45,8 @@ def test_a_killed_rank_changes_neither_samples_nor_losses(tmp_path):
         ids += [index for step in first[:resumed_at] + second for index in step["ids"]]
     # 499 samples on two ranks: one comes twice, so that both make the same steps.
     assert sorted(Counter(ids).values()) == [1] * (SAMPLES - 1) + [2]
+
+
+def test_the_guide_shows_lines_of_the_example():
+    first, *_ = blocks("torch_checkpoint.md", "python")
+    assert lines_that_an_example_lacks("dcp_fsdp.py", first) == []

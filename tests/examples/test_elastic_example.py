@@ -6,6 +6,7 @@ import importlib.util
 import json
 from collections import Counter
 
+from guides import blocks, is_in_example, lines_that_an_example_lacks
 from launching import EXAMPLES, finished, torchrun
 
 ELASTIC = EXAMPLES / "elastic.py"
@@ -56,3 +57,10 @@ def test_a_sample_seen_twice_is_counted(tmp_path):
         line = json.dumps({"epoch": 0, "ids": ids})
         (tmp_path / f"rank{rank}.jsonl").write_text(f"{line}\n")
     assert elastic.count(tmp_path, 0) == f"Epoch 0: 3 of {SAMPLES} samples seen, 1 more than once."
+
+
+def test_the_guide_to_torchrun_shows_lines_of_the_example():
+    for code in blocks("torchrun.md", "python"):
+        assert lines_that_an_example_lacks("elastic.py", code) == []
+    (command,) = blocks("torchrun.md", "")
+    assert is_in_example("elastic.py", command)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from guides import blocks, lines_that_an_example_lacks
 from launching import EXAMPLES, finished, started
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -65,3 +66,8 @@ def test_a_killed_worker_changes_neither_samples_nor_losses(tmp_path):
         ids += [index for step in first[:resumed_at] + second for index in step["ids"]]
     # 499 samples on two workers: one comes twice, so that both make the same steps.
     assert sorted(Counter(ids).values()) == [1] * (SAMPLES - 1) + [2]
+
+
+def test_the_guide_shows_lines_of_the_example():
+    first, *_ = blocks("ray.md", "python")
+    assert lines_that_an_example_lacks("ray_train.py", first) == []

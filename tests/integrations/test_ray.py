@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from guides import blocks
 from support import Ids, flat, one_pass
 from torch.utils.data import IterableDataset
 
@@ -72,6 +73,9 @@ def save_and_go_on(found: dict[str, Any], folder: Path) -> None:
     next(iter(odd))
     with pytest.raises(OptionTypeError, match=r"\['at'\], a pathlib.*weights_only=True"):
         save_loader(odd, folder, key="odd")
+    guide = {"ResumableDataLoader": ResumableDataLoader, "dataset": Ids(30)}
+    exec(blocks("ray.md", "python")[1], guide)  # noqa: S102
+    found["guide"] = flat(one_pass(guide["loader"]))
     found["files"] = sorted(path.name for path in folder.iterdir())
 
 
@@ -86,6 +90,7 @@ def test_only_a_worker_has_a_place_and_it_goes_on_from_a_checkpoint(tmp_path):
     found = in_a_worker(save_and_go_on, tmp_path)
     assert found["topology"] == {"rank": 0, "world_size": 1}
     assert sorted(found["ids"]) == list(range(30))
+    assert sorted(found["guide"]) == list(range(30))
     assert found["files"] == ["loader-rank00000.pt", "model.pt"]
 
 
