@@ -287,9 +287,9 @@ def mismatches(
     if saved.world_size != present.world_size and not world_may_change:
         yield (
             f"world_size changed: the state was saved on {saved.world_size} ranks, this run has "
-            f"{present.world_size}, and a sampler of your own shares the data among them. Resume "
-            f"on {saved.world_size} ranks, or drop the sampler: dataporter's own order continues "
-            "on any number."
+            f"{present.world_size}, and a sampler of your own or the iterable itself shares the "
+            f"data among them. Resume on {saved.world_size} ranks. dataporter's own order goes on "
+            "with any number, and so does an iterable with lanes=."
         )
 
 
