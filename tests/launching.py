@@ -15,6 +15,14 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 # addresses of those that died (github.com/pytorch/pytorch/issues/135712).
 _OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
 
+# No network, nothing in the home folder, and a controller that looks often.
+RAY = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+}
+
 
 @contextmanager
 def started(*command: Any, **environment: str) -> Iterator[subprocess.Popen]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from guides import blocks, lines_that_an_example_lacks
-from launching import EXAMPLES, finished, started
+from launching import EXAMPLES, RAY, finished, started
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -15,13 +15,6 @@ from dataporter import ResumableDataLoader
 
 SAMPLES = 499
 KILLED_AT = 13
-# No network, nothing in the home folder, and a controller that looks often.
-ENVIRONMENT = {
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-}
 
 
 def steps_of(log: Path) -> list[dict[str, Any]]:
@@ -53,7 +46,7 @@ def uninterrupted() -> list[list[dict[str, Any]]]:
 
 def test_a_killed_worker_changes_neither_samples_nor_losses(tmp_path):
     command = (EXAMPLES / "ray_train.py", "--folder", tmp_path, "--kill-after", KILLED_AT)
-    with started(*command, **ENVIRONMENT) as process:
+    with started(*command, **RAY) as process:
         finished(process)
     ids: list[int] = []
     for rank, reference in enumerate(uninterrupted()):
