@@ -55,6 +55,6 @@ def torchrun(launch: str, example: str, *arguments: Any) -> Iterator[subprocess.
 
 def finished(process: subprocess.Popen) -> str:
     """What a process has written, after it ended well."""
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     return out

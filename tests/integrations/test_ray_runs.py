@@ -1,33 +1,14 @@
 """Long runs of Ray Train: a whole run that is killed, and lanes of which a worker is lost."""
 
-import json
 import os
 import signal
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from launching import EXAMPLES, RAY, finished, started
-
-
-def steps_of(folder: Path, rank: int) -> list[dict[str, Any]]:
-    log = folder / f"rank{rank}.jsonl"
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-
-
-def kept(steps: list[dict[str, Any]]) -> list[int]:
-    """The ids of the steps that led to the end: up to where each life was followed by another."""
-    ids: list[int] = []
-    at = 0
-    for place, step in enumerate(steps):
-        following = steps[place + 1 :]
-        if all(later["step"] > step["step"] for later in following):
-            ids += step["ids"]
-            assert step["step"] == at + 1
-            at += 1
-    return ids
+from two_ranks import kept, steps_of
 
 
 @pytest.mark.soak
