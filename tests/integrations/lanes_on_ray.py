@@ -8,13 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray import train
-from ray.train.torch import TorchTrainer
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataporter import ResumableDataLoader
-from dataporter.integrations.ray import load_loader, save_loader
 
 SAMPLES = 200
 
@@ -40,6 +36,10 @@ class Lane(IterableDataset):
 
 
 def work(config: dict[str, Any]) -> None:
+    from ray import train
+
+    from dataporter.integrations.ray import load_loader, save_loader
+
     loader = ResumableDataLoader(Lane(), 4, num_workers=1, lanes=5, seed=1, tail="uneven")
     if checkpoint := train.get_checkpoint():
         with checkpoint.as_directory() as folder:
@@ -58,7 +58,11 @@ def work(config: dict[str, Any]) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # imported here, so that collecting tests does not import Ray
+    import ray
+    from ray import train
+    from ray.train.torch import TorchTrainer
+
     ray.init(num_cpus=2, include_dashboard=False)
     storage = train.RunConfig(
         storage_path=sys.argv[1],
