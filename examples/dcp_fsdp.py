@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import signal
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +51,15 @@ def train(folder: Path, save_every: int, kill_after: int | None) -> None:
 
     # While a checkpoint is written, its ranks talk; the training must not hear that.
     writers = dist.new_group(backend="gloo")
+
+    def save() -> Any:
+        weights, moments = get_state_dict(model, optimizer)
+        return async_save(
+            {"model": weights, "optimizer": moments, "loader": part},
+            checkpoint_id=folder / f"epoch{loader.epoch:04}step{loader.batches_processed:06}",
+            process_group=writers,
+        )
+
     saving: Any = None
     with (folder / f"rank{dist.get_rank()}.jsonl").open("a") as lines:
         for ids, inputs, targets in loader:
@@ -63,22 +71,14 @@ def train(folder: Path, save_every: int, kill_after: int | None) -> None:
             lines.write(json.dumps({**done, "loss": loss.item(), "ids": ids.tolist()}) + "\n")
             lines.flush()
             if loader.batches_processed % save_every == 0:
-                finish(saving)
-                weights, moments = get_state_dict(model, optimizer)
-                saving = async_save(
-                    {"model": weights, "optimizer": moments, "loader": part},
-                    checkpoint_id=folder / f"epoch{loader.epoch}step{loader.batches_processed:06}",
-                    process_group=writers,
-                )
+                if saving is not None:
+                    saving.result()  # one checkpoint at a time
+                saving = save()
             if loader.batches_processed == kill_after and is_to_die():
                 os.kill(os.getpid(), signal.SIGKILL)
-    finish(saving)
-
-
-def finish(saving: Future[Any] | None) -> None:
-    """Wait until a checkpoint is written."""
     if saving is not None:
         saving.result()
+    save().result()
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

@@ -1,7 +1,7 @@
 """Lose a machine in mid-epoch and go on without it: every sample comes exactly once.
 
-Two launchers stand for two machines here; run this in one terminal, and at once in another,
-there with `--lose-after 13` at its end:
+Two launchers stand for two machines here; run this, as one line, in one terminal, and at once
+in another, there with `--lose-after 13` at its end:
 
     torchrun --nnodes 1:2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint rendezvous
         --rdzv-conf store_type=file,keep_alive_interval=1,last_call_timeout=5

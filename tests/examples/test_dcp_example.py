@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from guides import blocks, lines_that_an_example_lacks
 from launching import finished, torchrun
 from torch import nn
@@ -30,6 +31,18 @@ def test_a_killed_rank_changes_neither_samples_nor_losses(tmp_path):
         ids += kept(steps)
     # 499 samples on two ranks: one comes twice, so that both make the same steps.
     assert sorted(Counter(ids).values()) == [1] * (SAMPLES - 1) + [2]
+
+
+@pytest.mark.soak
+def test_the_next_epoch_is_trained_on_another_number_of_ranks(tmp_path):
+    for ranks in (2, 3):
+        launch = f"--standalone --nproc-per-node {ranks}"
+        with torchrun(launch, "dcp_fsdp.py", "--folder", tmp_path) as process:
+            finished(process)
+    steps = [step for rank in range(3) for step in steps_of(tmp_path, rank)]
+    assert {step["epoch"] for step in steps} == {0, 1}
+    ids = [index for step in steps if step["epoch"] == 1 for index in step["ids"]]
+    assert sorted(Counter(ids).values()) == [1] * (SAMPLES - 2) + [2, 2]
 
 
 def test_the_guide_shows_lines_of_the_example():

@@ -41,7 +41,8 @@ class WholeState:
     8
 
     With a process group its ranks exchange their states in `state_dict()`, so each of them has
-    to call it, as each has to call `dcp.save`. Give the `process_group` that `dcp.save` gets.
+    to call it, as each has to call `dcp.save`. Where only some ranks do, give their
+    `process_group`.
     """
 
     def __init__(
