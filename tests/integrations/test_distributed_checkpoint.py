@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from groups import on_ranks
 from guides import blocks
@@ -244,7 +245,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
 
 def own_stream(rank: int) -> ResumableDataLoader:
     """Not shared out by the loader: each rank has data of its own, that of rank 0 ends first."""
-    return ResumableDataLoader(Shards(40 + 8 * rank), 4)
+    return ResumableDataLoader(Shards(40 + 8 * rank), 4, seed=1)
 
 
 def finish_what_one_began_and_begin_anew(rank: int, folder: str) -> dict[str, Any]:
@@ -278,6 +279,14 @@ def finish_what_one_began_and_begin_anew(rank: int, folder: str) -> dict[str, An
     again = own_stream(rank)
     dcp.load({"loader": WholeState(again)}, checkpoint_id=f"{folder}/own")
     answer["equal"]["own"] = one_pass(again) == rest
+    # One rank alone, while the other does something else.
+    alone = dist.new_group([0])
+    if rank == 0:
+        here = {"process_group": alone}
+        dcp.save({"loader": WholeState(again, **here)}, checkpoint_id=f"{folder}/alone", **here)
+        once_more = own_stream(rank)
+        load_loader(once_more, f"{folder}/alone", **here)
+        answer["equal"]["alone"] = same(once_more.state_dict(), again.state_dict())
     for kind in SHOWN:
         again = a_loader(kind)
         load_loader(again, f"{folder}/two", key=kind)
