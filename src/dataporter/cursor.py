@@ -17,6 +17,9 @@ from typing import Protocol
 
 from dataporter.utils.state_dict import Progress
 
+# A trainer may hold the batch that it works on and one that it has looked ahead to.
+MOST_UNUSED = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
@@ -67,6 +70,7 @@ class Cursor:
         self._is_open = False  # a pass has begun since, and may have been broken off
         # Read by state_dict() at any moment: replaced as a whole, never changed in place.
         self.progress = self._start.progress
+        self._earlier: tuple[Progress, ...] = ()  # of this pass, before the last batches
         self.loads = 0
 
     @property
@@ -78,6 +82,7 @@ class Cursor:
         """Make the next pass continue at `progress`."""
         self._start = _Start(progress=progress, loaded=True)
         self._is_open = False
+        self._earlier = ()
         self.progress = progress
         self.loads += 1
 
@@ -91,6 +96,7 @@ class Cursor:
             self._source.undo_restore()
         self._settle()
         self._start = _Start(progress=self._source.fresh(epoch), chosen=True)
+        self._earlier = ()
         self.progress = self._start.progress
 
     def begin_pass(self) -> Progress:
@@ -106,6 +112,7 @@ class Cursor:
             progress = self._source.fresh(start.progress.epoch + 1)
         else:
             progress = start.progress
+        self._earlier = ()
         self.progress = progress
         self._begun = _Start(
             progress=progress, loaded=start is not None and start.loaded, chosen=True
@@ -134,4 +141,11 @@ class Cursor:
     def deliver(self, progress: Progress, *, by: int) -> None:
         """Take note of what pass number `by` has handed over."""
         if by == self._pass:
+            if not progress.finished:  # the end is no batch
+                self._earlier = (*self._earlier, self.progress)[-MOST_UNUSED:]
             self.progress = progress
+
+    def before(self, batches: int) -> Progress:
+        """Where the run stood before the last `batches` of this pass, or where it began."""
+        back = min(batches, len(self._earlier))
+        return self._earlier[-back] if back else self.progress

@@ -15,8 +15,9 @@ from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from dataporter.arguments import check_int
 from dataporter.arrivals import Arrivals
-from dataporter.cursor import Cursor
+from dataporter.cursor import MOST_UNUSED, Cursor
 from dataporter.engine import (
     Fetches,
     ProcessEngine,
@@ -484,13 +485,20 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._cursor.set_epoch(checked_epoch(epoch))
         self._lead_sampler(epoch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, unused: int = 0) -> dict[str, Any]:
         """Say where the run stands: the batch last delivered counts as consumed.
 
         The dict holds builtins only, is the same on every rank, and never changes later.
         It may be taken at any moment, in a signal handler too.
+
+        `unused` is for a trainer that looks ahead: so many of the batches that this pass has
+        delivered last, up to 2, have not been trained on and are to come again.
         """
-        return build_state(self._identity(), self._cursor.progress)
+        check_int("unused", unused, least=0)
+        if unused > MOST_UNUSED:
+            msg = f"unused must be at most {MOST_UNUSED}, found {unused}."
+            raise OptionError(msg)
+        return build_state(self._identity(), self._cursor.before(unused))
 
     def explain(self) -> Explanation:
         """Say in words where the run stands, what comes next and what a resume needs."""
