@@ -35,6 +35,7 @@ from dataporter.errors import (
     OptionTypeError,
     StateMismatchError,
     StateMismatchWarning,
+    TopologyError,
 )
 from dataporter.explanation import Explanation, summary
 from dataporter.fetch import Fetcher, Skipped, conversion_of
@@ -42,8 +43,15 @@ from dataporter.options import as_device, check_options
 from dataporter.order import Plan, Tail, Topology
 from dataporter.order.keys import key_as_int
 from dataporter.passes import Pass
-from dataporter.samplers import ResumableSampler, checked_epoch, checked_seed, is_own
-from dataporter.strategies import ResumptionStrategy, resolve_strategy
+from dataporter.samplers import (
+    JoiningSampler,
+    ResumableSampler,
+    checked_epoch,
+    checked_seed,
+    group_topology,
+    is_own,
+)
+from dataporter.strategies import ResumptionStrategy, agreed, resolve_strategy
 from dataporter.streams import (
     LaneFetcher,
     LaneTasks,
@@ -243,6 +251,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
                 seed=seed,
                 tail=tail or ("drop" if drop_last else "pad"),
                 generator=generator,
+                joins=True,
             )
         else:
             self._seed = chosen.choose_seed(generator) if seed is None else checked_seed(seed)
@@ -270,7 +279,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
                 self.sampler if batch_sampler is None else batch_sampler,
                 yields_batches=batch_sampler is not None,
             )
-        self._topology = self._find_topology(chosen)
+        self._found_topology = self._find_topology(chosen)
+        self._awaits_group = chosen.awaits_group and isinstance(sampler, JoiningSampler | None)
         self._num_samples = dataset_length(dataset)
         self._fingerprint = dataset_fingerprint(dataset)
         self._max_restarts = max_restarts
@@ -315,6 +325,27 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         return told or chosen.topology()
 
     @property
+    def _topology(self) -> Topology:
+        return self._found_topology if self._own is None else self._own.topology
+
+    def _meet_group(self) -> None:
+        """Agree with the ranks of a process group that came up after this loader was built."""
+        group = group_topology()
+        if not self._awaits_group or group is None or group.world_size == 1:
+            return
+        if self._splits_lanes or self._together is not None:
+            msg = (
+                f"{type(self.dataset).__name__} is read by one rank, since no process group was up "
+                f"when this loader was built; now there are {group.world_size} ranks. Build it "
+                "after torch.distributed.init_process_group(); in a trainer, in the function that "
+                "is asked for the loader."
+            )
+            raise TopologyError(msg)
+        if self._own is not None and not self._seed_is_given:
+            self._own.seed = agreed(self._own.seed)
+        self._awaits_group = False
+
+    @property
     def _reads_inline(self) -> bool:
         """Whether the dataset is read in this process."""
         return self.num_workers == 0 or self._in_threads
@@ -357,6 +388,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         return PlannedTasks(own, plan)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
+        self._meet_group()
         self._follow_sampler()
         return Pass(self._cursor, self._run, self._rerun, self._tasks.end)
 
@@ -553,6 +585,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             self._seed = seed
         else:
             self._own.seed = seed
+            self._awaits_group = False  # whoever loads this state has this seed
         self._cursor.load(progress)
         self._lead_sampler(progress.epoch)
 

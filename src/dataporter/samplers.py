@@ -17,7 +17,7 @@ from typing import Any, SupportsIndex, TypeGuard
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from dataporter.errors import (
     OptionError,
@@ -86,7 +86,7 @@ class ResumableSampler(Sampler[int]):
         )
         self.shuffle = shuffle
         self.seed_is_given = seed is not None
-        self.topology = Topology()
+        self._topology = Topology()
         self.tail: Tail = "pad"
         self._pass = _Pass()
         self.times_set = 0  # how often set_epoch was called
@@ -95,6 +95,11 @@ class ResumableSampler(Sampler[int]):
     def is_positioned(self) -> bool:
         """Whether a position was loaded that no pass has begun at yet."""
         return self._pass.loaded and not self._pass.begun
+
+    @property
+    def topology(self) -> Topology:
+        """Whose share this is, among how many."""
+        return self._topology
 
     @property
     def order(self) -> Order:
@@ -198,7 +203,9 @@ class ResumableSampler(Sampler[int]):
         self._pass = _Pass(epoch=epoch, start=position, loaded=True)
 
 
-class ResumableDistributedSampler(ResumableSampler):
+# Of DistributedSampler only the name, its attributes are properties here: trainers put one of
+# their own around any other sampler.
+class ResumableDistributedSampler(ResumableSampler, DistributedSampler[int]):  # type: ignore[override]
     """One rank's share of a `ResumableSampler`, equal on every rank but for the share.
 
     Rank and number of ranks are those of the process group unless given. The state is the
@@ -238,7 +245,7 @@ class ResumableDistributedSampler(ResumableSampler):
             )
             raise TopologyError(msg)
         group = group or Topology()
-        self.topology = Topology(
+        self._topology = Topology(
             rank=group.rank if rank is None else rank,
             world_size=group.world_size if num_replicas is None else num_replicas,
         )
@@ -246,12 +253,23 @@ class ResumableDistributedSampler(ResumableSampler):
         self._plan()  # checks the tail
 
     @property
-    def rank(self) -> int:
+    def rank(self) -> int:  # type: ignore[override]
         return self.topology.rank
 
     @property
-    def num_replicas(self) -> int:
+    def num_replicas(self) -> int:  # type: ignore[override]
         return self.topology.world_size
+
+
+class JoiningSampler(ResumableSampler, DistributedSampler[int]):  # type: ignore[override]
+    """A `ResumableSampler` that is one rank's share as soon as a process group is up.
+
+    For a loader that was built before the group, as trainers let one do.
+    """
+
+    @property
+    def topology(self) -> Topology:
+        return group_topology() or Topology()
 
 
 def _make_order(

@@ -89,7 +89,7 @@ class PlannedTasks:
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
         # Counted without what was delivered ahead, all of which lies beyond the start.
         ahead, size = progress.ahead, self._plan.batch_size
-        plan = replace(self._plan, length=self._plan.length - size_of(ahead))
+        plan = replace(self._shared(), length=self._plan.length - size_of(ahead))
         order = self._sampler.order  # of now: loading a state may have changed its seed
         stream = Stream(seed, progress.epoch)
         epoch, start, done = progress.epoch, progress.samples_processed, progress.batches_processed
@@ -121,7 +121,11 @@ class PlannedTasks:
         )
 
     def num_batches(self) -> int:
-        return self._plan.num_batches()
+        return self._shared().num_batches()
+
+    def _shared(self) -> Plan:
+        """The plan of the ranks that there are now."""
+        return replace(self._plan, topology=self._sampler.topology)
 
 
 class SampledTasks:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from training.small_tokenizer import LINES, small_tokenizer
 from watching import environment
 
-from dataporter import ResumableDataLoader, create_resumable_dataloader
+from dataporter import ResumableDataLoader, ResumableSampler, create_resumable_dataloader
 from dataporter.converters import DtypeConverter, KeyBasedDtypeConverter
 from dataporter.datasets import HFDatasetWrapper
 from dataporter.strategies import UnifiedResumptionStrategy
@@ -247,12 +247,12 @@ def test_automatic_strategy_selection():
     # Automatic detection - recommended approach
     # Automatically uses distributed sampler if torch.distributed is initialized
     dataloader = ResumableDataLoader(dataset, batch_size=32, shuffle=True)
-    assert type(dataloader.sampler).__name__ == "ResumableSampler"
+    assert isinstance(dataloader.sampler, ResumableSampler)
 
     # Or use the factory function
     # Same automatic detection
     dataloader = create_resumable_dataloader(dataset, batch_size=32, shuffle=True)
-    assert type(dataloader.sampler).__name__ == "ResumableSampler"
+    assert isinstance(dataloader.sampler, ResumableSampler)
 
 
 def load_dataset(name, split):

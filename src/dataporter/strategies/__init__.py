@@ -5,6 +5,7 @@ from dataporter.strategies.strategies import (
     ResumptionStrategy,
     SimpleStrategy,
     UnifiedResumptionStrategy,
+    agreed,
     resolve_strategy,
 )
 
@@ -13,5 +14,6 @@ __all__ = [
     "ResumptionStrategy",
     "SimpleStrategy",
     "UnifiedResumptionStrategy",
+    "agreed",
     "resolve_strategy",
 ]

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from dataporter.errors import OptionError, TopologyError
 from dataporter.order import Tail, Topology
 from dataporter.samplers import (
+    JoiningSampler,
     ResumableDistributedSampler,
     ResumableSampler,
     checked_epoch,
@@ -47,6 +48,11 @@ class ResumptionStrategy:
         """This process's rank, and how many there are."""
         raise NotImplementedError
 
+    @property
+    def awaits_group(self) -> bool:
+        """Whether this is alone, and one of several once a process group comes up."""
+        return False
+
     def choose_seed(self, generator: torch.Generator | None = None) -> int:
         """Choose a seed that every rank of the run agrees on.
 
@@ -56,11 +62,7 @@ class ResumptionStrategy:
         """
         if self.topology().world_size == 1:
             return drawn_seed(generator)
-        if group_topology() is None:
-            return _AGREED_SEED
-        chosen = [drawn_seed(generator)]
-        dist.broadcast_object_list(chosen, src=0)
-        return chosen[0]
+        return _AGREED_SEED if group_topology() is None else agreed(drawn_seed(generator))
 
     def create_sampler(
         self,
@@ -70,12 +72,18 @@ class ResumptionStrategy:
         seed: int | None = None,
         tail: Tail = "pad",
         generator: torch.Generator | None = None,
+        joins: bool = False,
     ) -> ResumableSampler:
-        """Make the sampler of this rank: shared if there are several, else plain."""
+        """Make the sampler of this rank: shared if there are several, else plain.
+
+        With `joins` it is shared later, too, if a process group comes up only then.
+        """
         topology = self.topology()
         chosen = self.choose_seed(generator) if seed is None else seed
         if topology.world_size == 1:
-            sampler = ResumableSampler(data, shuffle=shuffle, seed=chosen)
+            kind = JoiningSampler if joins and self.awaits_group else ResumableSampler
+            sampler = kind(data, shuffle=shuffle, seed=chosen)
+            sampler.tail = tail
         else:
             sampler = ResumableDistributedSampler(
                 data,
@@ -104,6 +112,13 @@ class ResumptionStrategy:
         return epoch + samples // length, samples % length
 
 
+def agreed(seed: int) -> int:
+    """Rank 0's seed, on every rank of the process group; all of them have to ask."""
+    chosen = [seed]
+    dist.broadcast_object_list(chosen, src=0)
+    return chosen[0]
+
+
 class UnifiedResumptionStrategy(ResumptionStrategy):
     """Look for a process group, and be alone without one.
 
@@ -115,6 +130,10 @@ class UnifiedResumptionStrategy(ResumptionStrategy):
 
     def topology(self) -> Topology:
         return self._given or group_topology() or Topology()
+
+    @property
+    def awaits_group(self) -> bool:
+        return self._given is None and group_topology() is None
 
 
 class SimpleStrategy(ResumptionStrategy):
