@@ -1,0 +1,103 @@
+"""Where a trainer's loops stand, and how to put them elsewhere.
+
+Everything that this package knows of Lightning's insides is here, as little as will do:
+
+- `epoch_progress.current.processed` is the epoch that runs or comes next.
+- `batch_progress.current` counts the batches of that epoch; one that is `ready` and not
+  `processed` is being trained on, and comes again after a resume.
+- The fetcher has `fetched` so many batches of the epoch. Where a length is not known it is one
+  ahead, to know the last batch when it comes.
+- `setup_data()` makes the loaders and begins their first pass, before any callback can say
+  where; sometimes before the checkpoint was read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataporter.cursor import MOST_UNUSED
+from dataporter.integrations.lightning.framework import Trainer
+from dataporter.users_sampler import has_state
+
+
+def stateful_loaders(trainer: Trainer) -> list[Any]:
+    """The loaders of training that have a state, in the order that Lightning saves them in."""
+    combined = trainer.fit_loop._combined_loader  # noqa: SLF001  the loaders as they are iterated
+    return [] if combined is None else [each for each in combined.flattened if has_state(each)]
+
+
+def epoch_of(trainer: Trainer) -> int:
+    """The epoch that runs, or that comes next where none does."""
+    current: Any = trainer.fit_loop.epoch_progress.current
+    return int(current.processed)
+
+
+def unused_batches(trainer: Trainer, *, begun: bool) -> int:
+    """Batches that were fetched and not trained on, since training has `begun` or will."""
+    fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001  only it knows what it holds
+    if fetcher is None or _gives_its_iterator(fetcher):
+        return 0
+    trained = _batches(trainer).processed if begun else 0
+    return min(max(fetcher.fetched - trained, 0), MOST_UNUSED)
+
+
+def looks_ahead(trainer: Trainer) -> bool:
+    """Whether the fetcher holds a batch before it is asked for one."""
+    fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001
+    return bool(getattr(fetcher, "batches", ()))
+
+
+def begin_passes(trainer: Trainer) -> None:
+    """Begin new passes over all loaders, in place of those that `setup_data` began."""
+    fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001
+    if fetcher is not None:
+        iter(fetcher)
+
+
+def accumulates(trainer: Trainer) -> bool:
+    """Whether gradients of the last batches wait for those of the next."""
+    current = _batches(trainer)
+    has_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+    has_ended = has_last and current.processed == current.ready
+    return current.processed % trainer.accumulate_grad_batches != 0 and not has_ended
+
+
+def continue_after(trainer: Trainer, batches: int) -> None:
+    """Have the epoch that is resumed count from so many batches."""
+    current = _batches(trainer)
+    current.ready = current.started = current.processed = min(batches, trainer.num_training_batches)
+    # A checkpoint of `on_train_batch_end` lacks one that Lightning is about to add.
+    is_short = trainer.fit_loop.epoch_loop.restarted_on_train_batch_end
+    current.completed = current.ready - int(is_short)
+
+
+def begin_epoch(trainer: Trainer) -> None:
+    """Have an epoch begin at its first batch, with all that belongs to a beginning.
+
+    A checkpoint of the end of an epoch leaves traces of it in some of the counters.
+    """
+    fit_loop = trainer.fit_loop
+    epochs: Any = fit_loop.epoch_progress.current
+    epochs.completed = epochs.processed
+    if not fit_loop.restarted_on_epoch_start:
+        fit_loop.reset_restart_stage()
+    fit_loop.epoch_loop.batch_progress.is_last_batch = False
+    is_sized = trainer.num_training_batches != float("inf")
+    if not (is_sized and fit_loop.epoch_loop.restarted_on_train_batch_end):
+        continue_after(trainer, 0)  # else Lightning does so
+
+
+def _batches(trainer: Trainer) -> Any:
+    """The counters of the epoch's batches."""
+    return trainer.fit_loop.epoch_loop.batch_progress.current
+
+
+def _gives_its_iterator(fetcher: Any) -> bool:
+    """Whether `training_step` fetches for itself, as many batches as it likes."""
+    return hasattr(fetcher, "iterator_wrapper")
+
+
+def ends_with_the_shortest(trainer: Trainer) -> bool:
+    """Whether an epoch over several loaders ends with the first of them."""
+    combined = trainer.fit_loop._combined_loader  # noqa: SLF001
+    return combined is not None and combined._mode == "min_size"  # noqa: SLF001

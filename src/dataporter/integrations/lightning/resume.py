@@ -1,0 +1,177 @@
+"""`ResumeCallback`: what Lightning saves of loaders, put right, and put back where they belong.
+
+Lightning saves the state of a loader that has one, and loads it if training stopped in the
+middle of an epoch and nothing has asked for the number of batches before. This callback does so
+always, and exactly:
+
+- The state is that of the batches that were trained on, not of those that were fetched.
+- After the last batch of an epoch comes the next epoch, in its own order.
+- Gradients of an accumulation that is not finished, and the global random generators, go on.
+- Ranks that read lanes of their own get their own states back.
+- On another number of ranks, or with another batch size, the epoch ends where its data does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal, get_args
+
+from dataporter.errors import (
+    OptionError,
+    StateError,
+    StateMismatchError,
+    StateMismatchWarning,
+    StateMissingError,
+    add_note,
+)
+from dataporter.integrations.lightning import loops
+from dataporter.integrations.lightning.framework import Callback, LightningModule, Trainer
+from dataporter.integrations.lightning.placing import at_start, batches_done, has_order, place
+from dataporter.integrations.lightning.record import (
+    KEY,
+    bare_record,
+    generators_in,
+    make_record,
+    put_gradients,
+    states_in,
+)
+from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.training.rng_state import set_rng_state
+
+OnMismatch = Literal["raise", "restart_epoch"]
+
+
+class ResumeCallback(Callback):
+    """Makes every checkpoint of a trainer resume at the exact sample.
+
+    `on_mismatch` says what to do with a checkpoint that has no state of the training loaders, or
+    one that they refuse: "raise" (default), or "restart_epoch" to warn and begin the epoch anew.
+
+    >>> ResumeCallback(on_mismatch="restart_epoch")
+    ResumeCallback(on_mismatch='restart_epoch')
+    """
+
+    def __init__(self, *, on_mismatch: OnMismatch = "raise") -> None:
+        if on_mismatch not in get_args(OnMismatch):
+            msg = f"on_mismatch must be 'raise' or 'restart_epoch', found {on_mismatch!r}."
+            raise OptionError(msg)
+        self.on_mismatch = on_mismatch
+        self._record: dict[str, Any] | None = None  # of the checkpoint, until it is used
+        self._epoch = 0  # whose data the loaders are delivering
+        self._has_begun = False  # a batch has been fetched to be trained on
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(on_mismatch={self.on_mismatch!r})"
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        loaders = loops.stateful_loaders(trainer)
+        if not loaders:
+            return
+        unused = loops.unused_batches(trainer, begun=self._has_begun)
+        states = [_state_of(loader, unused) for loader in loaders]
+        checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = states
+        checkpoint[KEY] = make_record(
+            trainer,
+            pl_module,
+            states=states,
+            epoch=self._epoch,
+            accumulates=loops.accumulates(trainer),
+        )
+
+    def on_load_checkpoint(
+        self,
+        trainer: Trainer,  # noqa: ARG002  Lightning's signature
+        pl_module: LightningModule,  # noqa: ARG002
+        checkpoint: dict[str, Any],
+    ) -> None:
+        # Taken away, since Lightning would load it in some cases and in others not.
+        saved = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
+        states = saved.pop("combined_loader", [])
+        self._record = checkpoint.get(KEY) or bare_record(states, checkpoint)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        record, self._record = self._record, None
+        self._epoch = loops.epoch_of(trainer)
+        self._has_begun = False
+        loaders = loops.stateful_loaders(trainer)
+        present = [loader.state_dict() for loader in loaders]
+        if record is None:
+            ordered = [loader for loader in loaders if has_order(loader)]
+            states = [loader.state_dict() for loader in ordered]
+            place(trainer, ordered, states, self._epoch, goes_on=True)
+            return
+        goes_on = record["epoch"] == self._epoch
+        try:
+            states = _checked(loaders, states_in(record))
+            place(trainer, loaders, states, self._epoch, goes_on=goes_on)
+        except StateError as error:
+            if self.on_mismatch == "raise":
+                note = f"{type(self).__name__}(on_mismatch='restart_epoch') begins the epoch anew."
+                add_note(error, note)
+                raise
+            self._restart(trainer, loaders, present, goes_on=goes_on, why=error)
+            return
+        if not goes_on:
+            loops.begin_epoch(trainer)
+        elif (batches := batches_done(trainer, loaders, states)) is not None:
+            loops.continue_after(trainer, batches)
+        put_gradients(pl_module, record["gradients"])
+        generators = generators_in(record)
+        if generators is not None:
+            set_rng_state(generators)
+
+    def on_train_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,  # noqa: ARG002
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        self._epoch = loops.epoch_of(trainer)
+        self._has_begun = True
+
+    def _restart(
+        self,
+        trainer: Trainer,
+        loaders: list[Any],
+        present: list[Any],
+        *,
+        goes_on: bool,
+        why: StateError,
+    ) -> None:
+        msg = f"epoch {self._epoch} begins anew, since the checkpoint cannot be resumed: {why}"
+        warnings.warn(msg, StateMismatchWarning, stacklevel=2)
+        starts = [
+            at_start(state, self._epoch) if has_order(loader) else state
+            for loader, state in zip(loaders, present, strict=True)
+        ]
+        place(trainer, loaders, starts, self._epoch, goes_on=True)
+        if goes_on:
+            loops.continue_after(trainer, 0)
+        else:
+            loops.begin_epoch(trainer)
+
+
+def _state_of(loader: Any, unused: int) -> Any:
+    if isinstance(loader, ResumableDataLoader):
+        return loader.state_dict(unused=unused)
+    return loader.state_dict()
+
+
+def _checked(loaders: list[Any], states: list[Any]) -> list[Any]:
+    """Return states that are as many as the loaders."""
+    if len(states) == len(loaders):
+        return states
+    if not states:
+        msg = (
+            f"the checkpoint has no state of the {len(loaders)} training loaders: it was saved by "
+            "a run whose loaders had none. Resume with those, or start anew."
+        )
+        raise StateMissingError(msg)
+    msg = (
+        f"the checkpoint has the states of {len(states)} training loaders, this run has "
+        f"{len(loaders)}. Resume with the same loaders."
+    )
+    raise StateMismatchError(msg)
