@@ -71,6 +71,19 @@ def continue_after(trainer: Trainer, batches: int) -> None:
     current.completed = current.ready - int(is_short)
 
 
+def forget_unfinished_batch(fit_loop_state: dict[str, Any]) -> None:
+    """Have a checkpoint of the middle of a step be one of the end of the step before.
+
+    Lightning itself would go on with counters that contradict each other from then on.
+    """
+    batches = fit_loop_state.get("epoch_loop.batch_progress")
+    if batches is None or batches["current"]["ready"] == batches["current"]["processed"]:
+        return
+    for counters in (batches["current"], batches["total"]):
+        counters["ready"] = counters["started"] = counters["processed"]
+    batches["is_last_batch"] = False
+
+
 def begin_epoch(trainer: Trainer) -> None:
     """Have an epoch begin at its first batch, with all that belongs to a beginning.
 

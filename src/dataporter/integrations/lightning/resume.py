@@ -86,9 +86,10 @@ class ResumeCallback(Callback):
         pl_module: LightningModule,  # noqa: ARG002
         checkpoint: dict[str, Any],
     ) -> None:
+        fit_loop_state = checkpoint.get("loops", {}).get("fit_loop", {})
+        loops.forget_unfinished_batch(fit_loop_state)
         # Taken away, since Lightning would load it in some cases and in others not.
-        saved = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
-        states = saved.pop("combined_loader", [])
+        states = fit_loop_state.get("state_dict", {}).pop("combined_loader", [])
         self._record = checkpoint.get(KEY) or bare_record(states, checkpoint)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
