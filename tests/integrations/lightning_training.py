@@ -64,7 +64,7 @@ class Module(pl.LightningModule):
 
     def __init__(self, log=None):
         super().__init__()
-        torch.manual_seed(7)
+        torch.manual_seed(7)  # make loaders after this, they draw their seeds
         self.layer = torch.nn.Linear(2, 1)
         self.dropout = torch.nn.Dropout(0.3)
         self.steps = []
@@ -72,7 +72,8 @@ class Module(pl.LightningModule):
         self.log_file = None if log is None else Path(log)
 
     def training_step(self, batch):
-        batches = batch if isinstance(batch, dict) else {"": batch}
+        named = batch if isinstance(batch, dict) else {"": batch}
+        batches = {name: part for name, part in named.items() if part is not None}
         loss = sum(
             self.layer(self.dropout(features)).square().mean() for _, features in batches.values()
         )
@@ -80,7 +81,7 @@ class Module(pl.LightningModule):
         step = {
             "epoch": self.current_epoch,
             "ids": ids if isinstance(batch, dict) else ids[""],
-            "loss": float(loss).hex(),
+            "loss": loss.item().hex(),
         }
         self.steps.append(step)
         if self.log_file is not None:
@@ -95,12 +96,56 @@ class Module(pl.LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+
+MOMENTS = (
+    "on_train_start",
+    "on_train_epoch_start",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_validation_end",
+    "on_train_epoch_end",
+)
+
+
+class SaveAt(pl.Callback):
+    """Saves a checkpoint at every moment of some kinds."""
+
+    def __init__(self, folder, moments=MOMENTS):
+        self.folder, self.moments = Path(folder), moments
+        self.saved = []  # (moment, steps made, path)
+
+    def save(self, moment, trainer, module):
+        if moment in self.moments and not trainer.sanity_checking:
+            path = self.folder / f"{len(self.saved)}-{moment}.ckpt"
+            trainer.save_checkpoint(path)
+            self.saved.append((moment, len(module.steps), path))
+
+
+def _saving(moment):
+    return lambda self, trainer, module, *_: self.save(moment, trainer, module)
+
+
+for _moment in MOMENTS:
+    setattr(SaveAt, _moment, _saving(_moment))
+
+
+# Advice of Lightning's on speed and habits, and what it still uses of torch's.
+ADVICE = (
+    "does not have many workers",
+    "exists and is not empty",
+    "have no `val_dataloader`",
+    "LeafSpec",
+)
 
 
 def quiet():
-    """Leave Lightning's advice out, which is about speed and habits; errors stay errors."""
-    for about in ("does not have many workers", "is not empty", "not specify a `val", "GPU"):
+    """Leave Lightning's advice out."""
+    for about in ADVICE:
         warnings.filterwarnings("ignore", message=f".*{about}.*")
 
 

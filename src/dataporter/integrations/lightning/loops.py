@@ -32,13 +32,22 @@ def epoch_of(trainer: Trainer) -> int:
     return int(current.processed)
 
 
-def unused_batches(trainer: Trainer, *, begun: bool) -> int:
-    """Batches that were fetched and not trained on, since training has `begun` or will."""
+def unused_batches(trainer: Trainer, loader: Any, *, begun: bool) -> int:
+    """Batches of a loader that were fetched and not trained on, since training has `begun`."""
     fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001  only it knows what it holds
     if fetcher is None or _gives_its_iterator(fetcher):
         return 0
     trained = _batches(trainer).processed if begun else 0
-    return min(max(fetcher.fetched - trained, 0), MOST_UNUSED)
+    unused = fetcher.fetched - trained
+    if _mode(trainer) == "max_size" and loader.state_dict()["finished"]:
+        # It has handed over nothing since, while the other loaders went on.
+        unused = min(unused, loader.batches_processed - trained)
+    return min(max(unused, 0), MOST_UNUSED)
+
+
+def ends_with_the_shortest(trainer: Trainer) -> bool:
+    """Whether an epoch over several loaders ends with the first of them."""
+    return _mode(trainer) == "min_size"
 
 
 def looks_ahead(trainer: Trainer) -> bool:
@@ -95,9 +104,29 @@ def begin_epoch(trainer: Trainer) -> None:
     if not fit_loop.restarted_on_epoch_start:
         fit_loop.reset_restart_stage()
     fit_loop.epoch_loop.batch_progress.is_last_batch = False
-    is_sized = trainer.num_training_batches != float("inf")
-    if not (is_sized and fit_loop.epoch_loop.restarted_on_train_batch_end):
+    is_short = fit_loop.epoch_loop.restarted_on_train_batch_end
+    if not (is_short and _batches(trainer).completed + 1 >= trainer.num_training_batches):
         continue_after(trainer, 0)  # else Lightning does so
+
+
+def show_progress(trainer: Trainer, batches: int) -> None:
+    """Have tqdm's bar begin where an epoch goes on.
+
+    Lightning tells it an epoch's length and number only where the epoch begins.
+    """
+    shown: Any = trainer.progress_bar_callback
+    if not hasattr(shown, "train_progress_bar"):
+        return
+    bar, length = shown.train_progress_bar, trainer.num_training_batches
+    bar.total = None if length == float("inf") else length
+    bar.initial = bar.n = batches
+    bar.set_description(f"Epoch {trainer.current_epoch}")
+
+
+def _mode(trainer: Trainer) -> str | None:
+    """How several loaders are combined."""
+    combined = trainer.fit_loop._combined_loader  # noqa: SLF001
+    return None if combined is None else combined._mode  # noqa: SLF001
 
 
 def _batches(trainer: Trainer) -> Any:
@@ -108,9 +137,3 @@ def _batches(trainer: Trainer) -> Any:
 def _gives_its_iterator(fetcher: Any) -> bool:
     """Whether `training_step` fetches for itself, as many batches as it likes."""
     return hasattr(fetcher, "iterator_wrapper")
-
-
-def ends_with_the_shortest(trainer: Trainer) -> bool:
-    """Whether an epoch over several loaders ends with the first of them."""
-    combined = trainer.fit_loop._combined_loader  # noqa: SLF001
-    return combined is not None and combined._mode == "min_size"  # noqa: SLF001

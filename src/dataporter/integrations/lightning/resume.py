@@ -69,8 +69,7 @@ class ResumeCallback(Callback):
         loaders = loops.stateful_loaders(trainer)
         if not loaders:
             return
-        unused = loops.unused_batches(trainer, begun=self._has_begun)
-        states = [_state_of(loader, unused) for loader in loaders]
+        states = [self._state_of(trainer, loader) for loader in loaders]
         checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = states
         checkpoint[KEY] = make_record(
             trainer,
@@ -128,10 +127,18 @@ class ResumeCallback(Callback):
         trainer: Trainer,
         pl_module: LightningModule,  # noqa: ARG002
         batch: Any,  # noqa: ARG002
-        batch_idx: int,  # noqa: ARG002
+        batch_idx: int,
     ) -> None:
         self._epoch = loops.epoch_of(trainer)
+        if batch_idx and not self._has_begun:
+            loops.show_progress(trainer, batch_idx)
         self._has_begun = True
+
+    def _state_of(self, trainer: Trainer, loader: Any) -> Any:
+        if not isinstance(loader, ResumableDataLoader):
+            return loader.state_dict()
+        unused = loops.unused_batches(trainer, loader, begun=self._has_begun)
+        return loader.state_dict(unused=unused)
 
     def _restart(
         self,
@@ -153,12 +160,6 @@ class ResumeCallback(Callback):
             loops.continue_after(trainer, 0)
         else:
             loops.begin_epoch(trainer)
-
-
-def _state_of(loader: Any, unused: int) -> Any:
-    if isinstance(loader, ResumableDataLoader):
-        return loader.state_dict(unused=unused)
-    return loader.state_dict()
 
 
 def _checked(loaders: list[Any], states: list[Any]) -> list[Any]:

@@ -1,0 +1,271 @@
+"""Lightning's trainer, real: from wherever a checkpoint is taken, a resume makes the same steps."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from lightning_training import (
+    BATCH_SIZE,
+    SAMPLES,
+    Module,
+    Points,
+    SaveAt,
+    Stream,
+    make_loader,
+    make_trainer,
+    pl,
+)
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+
+from dataporter import ResumableDataLoader, create_resumable_dataloader
+from dataporter.integrations.lightning import ResumeCallback
+from dataporter.stateful_dataloader import StatefulDataLoader
+from dataporter.training import UniversalDataModule
+
+BATCHES = 8
+
+
+def combined(mode, length):
+    loaders = {"long": make_loader(), "short": make_loader(Points(length))}
+    return pl.utilities.CombinedLoader(loaders, mode)
+
+
+def validation():
+    return ResumableDataLoader(Points(5), 2)
+
+
+SCENARIOS = {
+    "two epochs": (make_loader, {}),
+    "three epochs of limited length": (make_loader, {"max_epochs": 3, "limit_train_batches": 5}),
+    "half of each epoch": (make_loader, {"limit_train_batches": 0.5}),
+    "so many steps": (make_loader, {"max_epochs": -1, "max_steps": 20}),
+    "validation within epochs": (make_loader, {"val_check_interval": 0.25}),
+    "validation across epochs": (
+        make_loader,
+        {"val_check_interval": 3, "check_val_every_n_epoch": None},
+    ),
+    "accumulation": (make_loader, {"accumulate_grad_batches": 3, "val_check_interval": 0.25}),
+    "loaders made anew": (make_loader, {"reload_dataloaders_every_n_epochs": 1}),
+    "a stream without a length": (lambda: make_loader(Stream()), {"accumulate_grad_batches": 3}),
+    "two loaders, one repeated": (lambda: combined("max_size_cycle", 8), {"max_epochs": 3}),
+    "two loaders, as long as the shorter": (lambda: combined("min_size", 14), {}),
+    "two loaders, as long as the longer": (lambda: combined("max_size", 14), {}),
+    "a sampler of the user's own": (
+        lambda: make_loader(sampler=RandomSampler(range(SAMPLES)), shuffle=False),
+        {"max_epochs": 3},
+    ),
+    "torch's distributed sampler": (
+        lambda: make_loader(sampler=DistributedSampler(range(SAMPLES), 1, 0), shuffle=False),
+        {},
+    ),
+    "torchdata's defaults": (lambda: StatefulDataLoader(Points(), BATCH_SIZE, shuffle=True), {}),
+    "workers": (lambda: make_loader(num_workers=1, persistent_workers=True), {}),
+}
+
+
+def fit(folder, make, callbacks=(), path=None, *, seed=5, module=None, **options):
+    module = Module() if module is None else module
+    torch.manual_seed(seed)  # of loaders and dropout: a resume must not depend on it
+    trainer = make_trainer(folder, [ResumeCallback(), *callbacks], **options)
+    trainer.fit(module, make(), validation(), ckpt_path=path)
+    return module
+
+
+def weights(module):
+    return [parameter.tolist() for parameter in module.parameters()]
+
+
+def check_resumes(folder, name, *, every, chained):
+    make, options = SCENARIOS[name]
+    saver = SaveAt(folder)
+    whole = fit(folder, make, [saver], seed=1, **options)
+    assert len(saver.saved) > 20
+    for moment, made, path in saver.saved[::every]:
+        again = SaveAt(folder / path.stem, SaveAt(folder).moments if chained else ())
+        resumed = fit(folder, make, [again], path, **options)
+        assert resumed.steps == whole.steps[made:], (moment, made)
+        assert weights(resumed) == weights(whole), (moment, made)
+        for then, further, latest in again.saved[::every]:
+            twice = fit(folder, make, [], latest, **options)
+            assert twice.steps == whole.steps[made + further :], (moment, made, then, further)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_resume_makes_the_steps_that_were_left_to_the_last_bit(name, tmp_path):
+    check_resumes(tmp_path, name, every=4, chained=False)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_resume_of_a_resume_makes_the_same_steps_wherever_both_were_saved(name, tmp_path):
+    check_resumes(tmp_path, name, every=1 if name == "accumulation" else 3, chained=True)
+    check_resumes(tmp_path / "all", name, every=1, chained=False)
+
+
+def test_an_uninterrupted_run_has_every_sample_once_an_epoch_in_another_order(tmp_path):
+    module = fit(tmp_path, make_loader)
+    epochs = [
+        [index for step in module.steps if step["epoch"] == epoch for index in step["ids"]]
+        for epoch in (0, 1)
+    ]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(SAMPLES))] * 2
+    assert epochs[0] != epochs[1]
+    # The callback changes nothing: what a bare loader delivers is what was trained on.
+    torch.manual_seed(5)
+    loader = make_loader()
+    assert [[ids.tolist() for ids, _ in loader] for _ in range(2)] == [
+        [step["ids"] for step in module.steps if step["epoch"] == epoch] for epoch in (0, 1)
+    ]
+
+
+class Hooks(Module):
+    """Asks for the number of steps before there is a checkpoint to resume from."""
+
+    def train_dataloader(self):
+        return make_loader()
+
+    def configure_optimizers(self):
+        self.expected_steps = self.trainer.estimated_stepping_batches
+        return super().configure_optimizers()
+
+
+class Data(pl.LightningDataModule):
+    def train_dataloader(self):
+        return make_loader()
+
+    def val_dataloader(self):
+        return validation()
+
+
+class Universal(Module):
+    """The snippet of the collation guide: a module with loaders from a data module."""
+
+    def __init__(self):
+        super().__init__()
+        self.data_module = UniversalDataModule(Points(), batch_size=BATCH_SIZE, val_split=0.2)
+
+    def train_dataloader(self):
+        return self.data_module.train_dataloader()
+
+    def val_dataloader(self):
+        return self.data_module.val_dataloader()
+
+
+@pytest.mark.parametrize("kind", [Hooks, Data, Universal])
+def test_loaders_come_from_hooks_and_data_modules_too(kind, tmp_path):
+    def run(callbacks, path=None, seed=2):
+        module, data = (Module(), Data()) if kind is Data else (kind(), None)
+        torch.manual_seed(seed)
+        make_trainer(tmp_path, [ResumeCallback(), *callbacks]).fit(
+            module, datamodule=data, ckpt_path=path
+        )
+        return module
+
+    saver = SaveAt(tmp_path, ["on_train_batch_end"])
+    whole = run([saver], seed=1)
+    for _, made, path in saver.saved[2::5]:
+        resumed = run([], path)
+        assert resumed.steps == whole.steps[made:]
+    if kind is Hooks:
+        assert resumed.expected_steps == whole.expected_steps == 2 * BATCHES
+
+
+class Fails(Module):
+    def training_step(self, batch):
+        if len(self.steps) == 5:
+            raise OSError("the file server is away")
+        return super().training_step(batch)
+
+
+# It looks for a checkpoint to begin with, unasked.
+@pytest.mark.filterwarnings("ignore:.*ckpt_path=None.*was called without a model")
+@pytest.mark.filterwarnings("ignore:.*there is no last checkpoint available")
+@pytest.mark.parametrize("make", [make_loader, lambda: make_loader(Stream())])
+def test_a_batch_whose_step_failed_comes_again(make, tmp_path):
+    whole = fit(tmp_path, make, seed=1)
+    on_failure = pl.callbacks.OnExceptionCheckpoint(tmp_path)
+    with pytest.raises(OSError, match="away"):
+        fit(tmp_path, make, [on_failure], seed=1, module=Fails(), enable_checkpointing=True)
+    resumed = fit(tmp_path, make, path=on_failure.ckpt_path)
+    assert resumed.steps == whole.steps[5:]
+
+
+@pytest.mark.parametrize("now", [1, 2, 5, 7, 100])
+def test_with_another_batch_size_the_epoch_ends_where_its_data_does(now, tmp_path):
+    saver = SaveAt(tmp_path, ["on_train_batch_end"])
+    whole = fit(tmp_path, make_loader, [saver], seed=1)
+    for _, made, path in saver.saved[2:BATCHES:5]:
+        resumed = fit(tmp_path, lambda: make_loader(batch_size=now), path=path)
+        consumed = [index for step in whole.steps[:made] for index in step["ids"]]
+        steps = [step for step in resumed.steps if step["epoch"] == 0]
+        rest = [index for step in steps for index in step["ids"]]
+        assert sorted(consumed + rest) == list(range(SAMPLES))
+        assert len(resumed.steps) == len(steps) + -(-SAMPLES // now)
+        # Lightning leaves out the validation that follows a checkpoint of the last batch.
+        assert len(resumed.validated) == 3 * (2 if steps else 1)
+
+
+def test_the_progress_bar_goes_on_where_the_run_stopped(tmp_path):
+    saver = SaveAt(tmp_path, ["on_train_batch_end"])
+    fit(tmp_path, make_loader, [saver])
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        bar = pl.callbacks.TQDMProgressBar(refresh_rate=1)
+        path = saver.saved[4][2]
+        fit(tmp_path, make_loader, [bar], path, enable_progress_bar=True, max_epochs=1)
+    counts = re.findall(r"Epoch (\d+): +\d+%\|[^|]*\| (\d+)/(\d+) ", shown.getvalue())
+    steps = list(dict.fromkeys(counts))
+    assert steps == [("0", str(done), "8") for done in (5, 6, 7, 8)]
+
+
+def test_sanity_validation_and_a_validation_pass_leave_training_alone(tmp_path):
+    plain = fit(tmp_path, make_loader, num_sanity_val_steps=0, limit_val_batches=0)
+    checked = fit(tmp_path, make_loader, num_sanity_val_steps=2, val_check_interval=2)
+    assert checked.steps == plain.steps
+    assert len(checked.validated) > len(plain.validated) == 0
+
+
+class Snippet(Module):
+    """The first document's snippet: states that a module keeps for itself."""
+
+    def train_dataloader(self):
+        return create_resumable_dataloader(Points(), batch_size=BATCH_SIZE, shuffle=True)
+
+    def on_save_checkpoint(self, checkpoint):
+        if hasattr(self.trainer, "train_dataloader"):
+            dataloader = self.trainer.train_dataloader
+            if hasattr(dataloader, "state_dict"):
+                checkpoint["dataloader_state"] = dataloader.state_dict()
+
+
+def test_the_snippet_of_the_document_and_the_callback_live_together(tmp_path):
+    saver = SaveAt(tmp_path, ["on_train_batch_end"])
+    make_trainer(tmp_path, [ResumeCallback(), saver]).fit(Snippet())
+    path = saver.saved[2][2]
+    saved = torch.load(path, weights_only=True)
+    (state,) = saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    assert saved["dataloader_state"] == state
+    assert state["batches_processed"] == 3
+
+
+def test_a_checkpoint_of_a_bare_loader_resumes_too(tmp_path):
+    """Saved without the callback, and then given to one."""
+    saver = SaveAt(tmp_path, ["on_train_batch_end", "on_train_epoch_end"])
+    whole = Module()
+    make_trainer(tmp_path, [saver]).fit(whole, make_loader(seed=1))
+    for _, made, path in saver.saved:
+        resumed = fit(tmp_path, make_loader, path=path)
+        expected = [step["ids"] for step in whole.steps[made:]]
+        assert [step["ids"] for step in resumed.steps] == expected
+
+
+def test_other_loaders_than_ours_are_left_as_lightning_treats_them(tmp_path):
+    saver = SaveAt(tmp_path, ["on_train_batch_end"])
+    whole = fit(tmp_path, lambda: DataLoader(Points(), BATCH_SIZE), [saver])
+    _, made, path = saver.saved[BATCHES - 1]
+    assert Path(path).exists()
+    resumed = fit(tmp_path, lambda: DataLoader(Points(), BATCH_SIZE), path=path)
+    assert [step["ids"] for step in resumed.steps] == [step["ids"] for step in whole.steps[made:]]
