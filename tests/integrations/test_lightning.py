@@ -14,6 +14,7 @@ from lightning_training import (
     Points,
     SaveAt,
     Stream,
+    combine,
     make_loader,
     make_trainer,
     pl,
@@ -29,8 +30,7 @@ BATCHES = 8
 
 
 def combined(mode, length):
-    loaders = {"long": make_loader(), "short": make_loader(Points(length))}
-    return pl.utilities.CombinedLoader(loaders, mode)
+    return combine(mode, long=make_loader(), short=make_loader(Points(length)))
 
 
 def validation():

@@ -26,6 +26,12 @@ def stateful_loaders(trainer: Trainer) -> list[Any]:
     return [] if combined is None else [each for each in combined.flattened if has_state(each)]
 
 
+def validation_loaders(trainer: Trainer) -> list[Any]:
+    """The loaders of validation that have a state, as far as they have been made."""
+    combined = trainer.fit_loop.epoch_loop.val_loop._combined_loader  # noqa: SLF001
+    return [] if combined is None else [each for each in combined.flattened if has_state(each)]
+
+
 def epoch_of(trainer: Trainer) -> int:
     """The epoch that runs, or that comes next where none does."""
     current: Any = trainer.fit_loop.epoch_progress.current

@@ -102,7 +102,11 @@ class PauseCallback(ResumeCallback):
 
 def _checked(number: Any) -> signal.Signals:
     try:
-        return signal.Signals(number)
+        found = signal.Signals(number)
     except ValueError as error:
         msg = f"signals must be signals such as signal.SIGUSR1, found {number!r}."
         raise OptionError(msg) from error
+    if found in (signal.SIGKILL, signal.SIGSTOP):
+        msg = f"{found.name} cannot be caught. Use signal.SIGTERM or signal.SIGUSR1."
+        raise OptionError(msg)
+    return found

@@ -33,6 +33,7 @@ def make_record(
     module: LightningModule,
     *,
     states: Sequence[Any],
+    validation: Sequence[Any],
     epoch: int,
     accumulates: bool,
 ) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def make_record(
     return {
         "epoch": epoch,
         "ranks": _gathered({"loaders": list(states), "generators": get_rng_state()}),
+        "validation": list(validation),
         "gradients": _gradients(trainer, module) if accumulates else {},
     }
 
@@ -50,6 +52,7 @@ def bare_record(states: Sequence[Any], checkpoint: Mapping[str, Any]) -> dict[st
     return {
         "epoch": min(epochs, default=checkpoint.get("epoch", 0)),
         "ranks": [{"loaders": list(states), "generators": None}],
+        "validation": [],
         "gradients": {},
     }
 

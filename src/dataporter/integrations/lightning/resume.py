@@ -13,6 +13,7 @@ always, and exactly:
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any, Literal, get_args
 
@@ -59,6 +60,7 @@ class ResumeCallback(Callback):
         self._record: dict[str, Any] | None = None  # of the checkpoint, until it is used
         self._epoch = 0  # whose data the loaders are delivering
         self._has_begun = False  # a batch has been fetched to be trained on
+        self._validation: list[Any] = []  # states of validation loaders, until they are used
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(on_mismatch={self.on_mismatch!r})"
@@ -75,16 +77,19 @@ class ResumeCallback(Callback):
             trainer,
             pl_module,
             states=states,
+            validation=self._validation or _states(loops.validation_loaders(trainer)),
             epoch=self._epoch,
             accumulates=loops.accumulates(trainer),
         )
 
     def on_load_checkpoint(
         self,
-        trainer: Trainer,  # noqa: ARG002  Lightning's signature
-        pl_module: LightningModule,  # noqa: ARG002
+        trainer: Trainer,
+        pl_module: LightningModule,  # noqa: ARG002  Lightning's signature
         checkpoint: dict[str, Any],
     ) -> None:
+        if trainer.state.fn != "fit":  # a model is validated or tested
+            return
         fit_loop_state = checkpoint.get("loops", {}).get("fit_loop", {})
         loops.forget_unfinished_batch(fit_loop_state)
         # Taken away, since Lightning would load it in some cases and in others not.
@@ -96,11 +101,11 @@ class ResumeCallback(Callback):
         self._epoch = loops.epoch_of(trainer)
         self._has_begun = False
         loaders = loops.stateful_loaders(trainer)
-        present = [loader.state_dict() for loader in loaders]
+        present = [self._state_of(trainer, loader) for loader in loaders]
+        self._validation = [] if record is None else record["validation"]
         if record is None:
             ordered = [loader for loader in loaders if has_order(loader)]
-            states = [loader.state_dict() for loader in ordered]
-            place(trainer, ordered, states, self._epoch, goes_on=True)
+            place(trainer, ordered, _states(ordered), self._epoch, goes_on=True)
             return
         goes_on = record["epoch"] == self._epoch
         try:
@@ -134,6 +139,18 @@ class ResumeCallback(Callback):
             loops.show_progress(trainer, batch_idx)
         self._has_begun = True
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        del pl_module
+        if trainer.sanity_checking:
+            return
+        states, self._validation = self._validation, []
+        epoch = loops.epoch_of(trainer)
+        for loader, state in zip(loops.validation_loaders(trainer), states, strict=False):
+            # What is validated on may have changed; only a seed that nobody chose is at stake.
+            with contextlib.suppress(StateError):
+                if has_order(loader):
+                    loader.load_state_dict(at_start(state, epoch))
+
     def _state_of(self, trainer: Trainer, loader: Any) -> Any:
         if not isinstance(loader, ResumableDataLoader):
             return loader.state_dict()
@@ -160,6 +177,10 @@ class ResumeCallback(Callback):
             loops.continue_after(trainer, 0)
         else:
             loops.begin_epoch(trainer)
+
+
+def _states(loaders: list[Any]) -> list[Any]:
+    return [loader.state_dict() for loader in loaders]
 
 
 def _checked(loaders: list[Any], states: list[Any]) -> list[Any]:
