@@ -2,8 +2,9 @@
 
     lightning_child.py FOLDER kill    ends by SIGKILL in the middle of the second epoch
     lightning_child.py FOLDER pause   goes on for a while, slowly, until it is asked to pause
+    lightning_child.py FOLDER share   likewise, and Lightning starts another rank
 
-It logs every step to `steps.jsonl` and leaves checkpoints in FOLDER.
+It logs every step to `steps.jsonl` (and that rank to `steps1.jsonl`) and leaves checkpoints.
 """
 
 import os
@@ -41,16 +42,24 @@ class Slow(Module):
 
 
 def main(folder, how):
-    module = (Killed if how == "kill" else Slow)(folder / "steps.jsonl")
-    torch.manual_seed(SEED)
+    rank = os.environ.get("LOCAL_RANK", "0")
+    log = folder / ("steps.jsonl" if rank == "0" else "steps1.jsonl")
+    module = (Killed if how == "kill" else Slow)(log)
+    torch.manual_seed(SEED + int(rank))
     loader = make_loader(num_workers=1)
     pause = PauseCallback(folder)
     saver = pl.callbacks.ModelCheckpoint(
         folder, every_n_train_steps=3, enable_version_counter=False
     )
     callbacks = [pause, saver] if how == "kill" else [pause]
+    shares = {"devices": 2, "strategy": "ddp"} if how == "share" else {}
     trainer = make_trainer(
-        folder, callbacks, max_epochs=6, enable_checkpointing=how == "kill", limit_val_batches=0
+        folder,
+        callbacks,
+        max_epochs=6,
+        enable_checkpointing=how == "kill",
+        limit_val_batches=0,
+        **shares,
     )
     trainer.fit(module, loader, ckpt_path=pause.newest())
 

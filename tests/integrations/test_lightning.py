@@ -269,3 +269,26 @@ def test_other_loaders_than_ours_are_left_as_lightning_treats_them(tmp_path):
     assert Path(path).exists()
     resumed = fit(tmp_path, lambda: DataLoader(Points(), BATCH_SIZE), path=path)
     assert [step["ids"] for step in resumed.steps] == [step["ids"] for step in whole.steps[made:]]
+
+
+def trained_on(module):
+    return [step["ids"] for step in module.steps]
+
+
+def test_what_lightning_does_without_the_callback_as_the_guide_says(tmp_path):
+    """Right in mid-epoch with a seed, and wrong in each of the other cases."""
+
+    def run(make=lambda: make_loader(seed=3), kind=Module, path=None, moment="on_train_batch_end"):
+        saver = SaveAt(tmp_path / moment, [moment] if path is None else [])
+        module = kind()
+        make_trainer(tmp_path, [saver]).fit(module, make(), ckpt_path=path)
+        return trained_on(module), [path for _, _, path in saver.saved]
+
+    whole, paths = run()
+    assert run(path=paths[2])[0] == whole[3:]
+    assert run(path=paths[BATCHES - 1])[0] == []  # the second epoch is lost
+    assert run(kind=Hooks, path=paths[2])[0][0] == whole[0]  # the first batch comes again
+    _, ends = run(moment="on_train_epoch_end")
+    assert run(path=ends[0])[0] == whole[:BATCHES]  # the first epoch comes again
+    streamed, paths = run(lambda: make_loader(Stream()))
+    assert run(lambda: make_loader(Stream()), path=paths[2])[0][0] == streamed[4]  # one is lost

@@ -21,7 +21,7 @@ STEPS = 6 * 8
 
 
 def start(folder, how, **environment):
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", str(CHILD), str(folder), how],
         env={**os.environ, **environment},
@@ -31,8 +31,8 @@ def start(folder, how, **environment):
     )
 
 
-def logged(folder):
-    log = folder / "steps.jsonl"
+def logged(folder, name="steps.jsonl"):
+    log = folder / name
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
@@ -105,6 +105,29 @@ def test_a_trainer_of_one_package_takes_the_callback_of_the_other(tmp_path):
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.soak
+def test_lightnings_own_second_process_is_paused_with_the_first_and_goes_on_with_it(tmp_path):
+    folder = tmp_path / "share"
+    child = start(folder, "share")
+    try:
+        until(lambda: len(logged(folder)) >= 6 or child.poll() is not None, seconds=120)
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=120)
+        assert child.returncode == 0, errors
+        before = len(logged(folder))
+        assert 6 <= before == len(logged(folder, "steps1.jsonl")) < 24
+        child = start(folder, "share")
+        _, errors = child.communicate(timeout=120)
+        assert child.returncode == 0, errors
+    finally:
+        child.kill()
+        child.wait()
+    steps = logged(folder) + logged(folder, "steps1.jsonl")
+    for epoch in range(6):
+        seen = [index for step in steps if step["epoch"] == epoch for index in step["ids"]]
+        assert sorted(seen) == list(range(22))
 
 
 class Signalled(Module):

@@ -31,10 +31,8 @@ def fit(folder, callbacks, path=None, seed=1, make=make_loader):
     return module.steps
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """What two ranks answered, what one rank made of the run that they went on with."""
-    folder = tmp_path_factory.mktemp("ranks")
+def run_ranks(folder):
+    """What two ranks answered, and what one rank made of the run that they went on with."""
     saver = SaveAt(folder / "one", ["on_train_batch_end"])
     alone = fit(folder, [saver])
     _, made, path = saver.saved[2]
@@ -68,7 +66,7 @@ def of_epoch(steps, epoch):
     return [step for step in steps if step["epoch"] == epoch]
 
 
-def test_each_epoch_is_shared_exactly_once_however_the_loader_is_made(runs):
+def check_that_each_epoch_is_shared_exactly_once_however_the_loader_is_made(runs):
     first, second = (rank["runs"] for rank in runs["ranks"])
     assert len(first) == 4
     for one, other in zip(first, second, strict=True):
@@ -77,7 +75,7 @@ def test_each_epoch_is_shared_exactly_once_however_the_loader_is_made(runs):
             assert ids(*shares) == list(range(SAMPLES)), one["how"]
 
 
-def test_both_ranks_resume_to_the_steps_that_were_left(runs):
+def check_that_both_ranks_resume_to_the_steps_that_were_left(runs):
     for rank in runs["ranks"]:
         for run in rank["runs"]:
             assert [resumed["from"] for resumed in run["resumed"]] == [2, 4, 6, 8]
@@ -85,7 +83,7 @@ def test_both_ranks_resume_to_the_steps_that_were_left(runs):
                 assert resumed["steps"] == run["steps"][resumed["from"] :], run["how"]
 
 
-def test_the_state_of_the_loader_is_the_same_on_all_ranks(runs):
+def check_that_the_state_of_the_loader_is_the_same_on_all_ranks(runs):
     path = runs["ranks"][0]["runs"][0]["resumed"][0]["path"]
     record = torch.load(path, weights_only=True)["dataporter"]
     one, other = (rank["loaders"] for rank in record["ranks"])
@@ -93,17 +91,17 @@ def test_the_state_of_the_loader_is_the_same_on_all_ranks(runs):
     assert (one[0]["world_size"], one[0]["samples_processed"]) == (2, 12)
 
 
-def test_one_rank_finishes_what_two_began(runs, tmp_path):
+def check_that_one_rank_finishes_what_two_began(runs):
     began = [rank["runs"][0] for rank in runs["ranks"]]
     for number, steps in ((0, 2), (1, 4)):  # in mid-epoch, and at the epoch's last batch
         path = began[0]["resumed"][number]["path"]
-        rest = fit(tmp_path, [], path, seed=2)
+        rest = fit(runs["folder"], [], path, seed=2)
         before = [run["steps"][:steps] for run in began]
         assert ids(*before, of_epoch(rest, 0)) == list(range(SAMPLES))
         assert ids(of_epoch(rest, 1)) == list(range(SAMPLES))
 
 
-def test_two_ranks_finish_what_one_began(runs):
+def check_that_two_ranks_finish_what_one_began(runs):
     rest = [rank["from_one_rank"] for rank in runs["ranks"]]
     assert [len(steps) for steps in rest] == [3 + BATCHES] * 2
     # 13 samples are left, and both ranks have 7: one of the epoch's first comes again.
@@ -116,7 +114,7 @@ def test_two_ranks_finish_what_one_began(runs):
 LANES = sorted(10 * lane + at for lane in range(4) for at in range(6))
 
 
-def test_ranks_that_read_lanes_of_their_own_get_their_own_states_back(runs):
+def check_that_ranks_that_read_lanes_of_their_own_get_their_own_states_back(runs):
     whole = [rank["lanes"]["whole"] for rank in runs["ranks"]]
     assert ids(*(of_epoch(steps, 0) for steps in whole)) == LANES
     for rank in runs["ranks"]:
@@ -125,15 +123,15 @@ def test_ranks_that_read_lanes_of_their_own_get_their_own_states_back(runs):
             assert resumed["steps"] == rank["lanes"]["whole"][resumed["from"] :]
 
 
-def test_one_rank_reads_the_lanes_of_two_to_their_ends(runs, tmp_path):
+def check_that_one_rank_reads_the_lanes_of_two_to_their_ends(runs):
     whole = [rank["lanes"]["whole"] for rank in runs["ranks"]]
     path = runs["folder"] / "lanes" / "2-on_train_batch_end.ckpt"
-    rest = fit(tmp_path, [], path, make=lambda: make_loader(Shards(), lanes=4))
+    rest = fit(runs["folder"], [], path, make=lambda: make_loader(Shards(), lanes=4))
     assert ids(*(steps[:3] for steps in whole), of_epoch(rest, 0)) == LANES
     assert ids(of_epoch(rest, 1)) == LANES
 
 
-def test_an_accumulation_goes_on_with_the_mean_of_the_ranks_gradients(runs):
+def check_that_an_accumulation_goes_on_with_the_mean_of_the_ranks_gradients(runs):
     for rank in runs["ranks"]:
         whole, resumed = rank["accumulating"]["whole"], rank["accumulating"]["resumed"]
         assert [step["ids"] for step in resumed] == [step["ids"] for step in whole]
@@ -141,9 +139,23 @@ def test_an_accumulation_goes_on_with_the_mean_of_the_ranks_gradients(runs):
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_signal_to_one_rank_pauses_both_and_both_go_on(runs):
+def check_that_a_signal_to_one_rank_pauses_both_and_both_go_on(runs):
     for rank in runs["ranks"]:
         first, rest = rank["paused"]["parts"]
         assert rank["paused"]["status"] == 0
         assert len(first) == 3
         assert first + rest == rank["paused"]["whole"]
+
+
+def test_two_ranks_share_the_data_once_resume_exactly_and_pause_together(tmp_path):
+    """One start of two processes for all that there is to see of them."""
+    runs = run_ranks(tmp_path)
+    check_that_each_epoch_is_shared_exactly_once_however_the_loader_is_made(runs)
+    check_that_both_ranks_resume_to_the_steps_that_were_left(runs)
+    check_that_the_state_of_the_loader_is_the_same_on_all_ranks(runs)
+    check_that_one_rank_finishes_what_two_began(runs)
+    check_that_two_ranks_finish_what_one_began(runs)
+    check_that_ranks_that_read_lanes_of_their_own_get_their_own_states_back(runs)
+    check_that_one_rank_reads_the_lanes_of_two_to_their_ends(runs)
+    check_that_an_accumulation_goes_on_with_the_mean_of_the_ranks_gradients(runs)
+    check_that_a_signal_to_one_rank_pauses_both_and_both_go_on(runs)
