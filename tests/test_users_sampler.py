@@ -279,3 +279,22 @@ def test_an_epoch_set_again_on_the_sampler_is_run_again():
         loader.sampler.set_epoch(np.int64(0))
         orders.append(one_pass(loader))
     assert orders[0] == orders[1] == orders[2]
+
+
+class Rewinding:
+    """A batch sampler that is its own iterator, and begins anew at every `iter`."""
+
+    def __iter__(self):
+        self.batches = iter([[0, 1], [2, 3], [4]])
+        return self
+
+    def __next__(self):
+        return next(self.batches)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_sampler_that_begins_anew_at_every_iter_is_drawn_to_its_end(num_workers):
+    loader = ResumableDataLoader(range(5), batch_sampler=Rewinding(), num_workers=num_workers)
+    assert passes(loader, 2) == [[[0, 1], [2, 3], [4]]] * 2
+    by_one = ResumableDataLoader(range(5), 2, sampler=map(int, "01234"), num_workers=num_workers)
+    assert one_pass(by_one) == [[0, 1], [2, 3], [4]]

@@ -240,8 +240,19 @@ class SampledTasks:
             skipped = batches if self._yields_batches else samples
         with isolated:
             drawing = iter(self._drawn_from)
+            if drawing is self._drawn_from:
+                drawing = _advanced(drawing)
             next(itertools.islice(drawing, skipped, skipped), None)  # drops so many
         return isolated, drawing
+
+
+def _advanced(drawing: Iterator[Any]) -> Iterator[Any]:
+    """What remains of an iterator that begins anew whenever `iter` is called, as `islice` does."""
+    while True:
+        try:
+            yield next(drawing)
+        except StopIteration:
+            return
 
 
 def _listed(batch: Any) -> list[Any]:
