@@ -228,6 +228,33 @@ def test_sanity_validation_and_a_validation_pass_leave_training_alone(tmp_path):
     assert len(checked.validated) > len(plain.validated) == 0
 
 
+class Predicts(Module):
+    def predict_step(self, batch):
+        return batch[0].tolist()
+
+
+def test_prediction_and_overfitting_have_their_data_though_lightning_rebuilds_the_loader(
+    tmp_path,
+):
+    loader = make_loader(shuffle=False)
+    expected = [ids.tolist() for ids, _ in make_loader(shuffle=False)]
+    assert make_trainer(tmp_path, []).predict(Predicts(), loader) == expected
+    with pytest.warns(UserWarning, match="requested to overfit"):
+        module = fit(tmp_path, make_loader, overfit_batches=2)
+    assert [step["ids"] for step in module.steps] == expected[:2] * 2
+
+
+def test_a_run_that_ended_goes_on_for_more_epochs(tmp_path):
+    whole = fit(tmp_path, make_loader, seed=1, max_epochs=3)
+    module = Module()
+    torch.manual_seed(1)
+    trainer = make_trainer(tmp_path, [ResumeCallback()], max_epochs=2)
+    trainer.fit(module, make_loader(), validation())
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+    more = fit(tmp_path, make_loader, path=tmp_path / "end.ckpt", max_epochs=3)
+    assert module.steps + more.steps == whole.steps
+
+
 class Snippet(Module):
     """The first document's snippet: states that a module keeps for itself."""
 
