@@ -53,6 +53,10 @@ SCENARIOS = {
     "two loaders, one repeated": (lambda: combined("max_size_cycle", 8), {"max_epochs": 3}),
     "two loaders, as long as the shorter": (lambda: combined("min_size", 14), {}),
     "two loaders, as long as the longer": (lambda: combined("max_size", 14), {}),
+    "a loader and a stream": (
+        lambda: combine("min_size", loader=make_loader(), stream=make_loader(Stream())),
+        {},
+    ),
     "a sampler of the user's own": (
         lambda: make_loader(sampler=RandomSampler(range(SAMPLES)), shuffle=False),
         {"max_epochs": 3},
@@ -93,6 +97,15 @@ def check_resumes(folder, name, *, every, chained):
             assert twice.steps == whole.steps[made + further :], (moment, made, then, further)
 
 
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if "repeated" not in name])
+def test_a_run_that_is_not_interrupted_is_as_it_is_without_the_callback(name, tmp_path):
+    make, options = SCENARIOS[name]
+    bare = Module()
+    torch.manual_seed(5)
+    make_trainer(tmp_path, [], **options).fit(bare, make(), validation())
+    assert fit(tmp_path, make, **options).steps == bare.steps
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_resume_makes_the_steps_that_were_left_to_the_last_bit(name, tmp_path):
     check_resumes(tmp_path, name, every=4, chained=False)
@@ -113,7 +126,7 @@ def test_an_uninterrupted_run_has_every_sample_once_an_epoch_in_another_order(tm
     ]
     assert [sorted(epoch) for epoch in epochs] == [list(range(SAMPLES))] * 2
     assert epochs[0] != epochs[1]
-    # The callback changes nothing: what a bare loader delivers is what was trained on.
+    # And what a bare loader delivers is what was trained on.
     torch.manual_seed(5)
     loader = make_loader()
     assert [[ids.tolist() for ids, _ in loader] for _ in range(2)] == [
@@ -171,6 +184,17 @@ def test_loaders_come_from_hooks_and_data_modules_too(kind, tmp_path):
         assert resumed.steps == whole.steps[made:]
     if kind is Hooks:
         assert resumed.expected_steps == whole.expected_steps == 2 * BATCHES
+
+
+def test_a_loader_that_is_repeated_in_an_epoch_has_another_order_each_time(tmp_path):
+    """Every time one of its own, in the first epoch as in the others."""
+    module = fit(tmp_path, lambda: combined("max_size_cycle", 8), max_epochs=2)
+    for epoch in (0, 1):
+        seen = [step["ids"]["short"] for step in module.steps if step["epoch"] == epoch]
+        assert [len(ids) for ids in seen] == [3, 3, 2, 3, 3, 2, 3, 3]
+        orders = [seen[0] + seen[1] + seen[2], seen[3] + seen[4] + seen[5]]
+        assert [sorted(order) for order in orders] == [list(range(8))] * 2
+        assert orders[0] != orders[1]
 
 
 class Fails(Module):

@@ -108,6 +108,15 @@ def test_testing_a_model_needs_no_state_of_a_loader(tmp_path):
     trainer.fit(Module(), make_loader())  # and what was read then is forgotten
 
 
+def test_a_checkpoint_with_nothing_left_to_do_is_forgotten_too(tmp_path):
+    path = saved(tmp_path, make_loader(), [ResumeCallback()])[-1]
+    callback = ResumeCallback()
+    make_trainer(tmp_path, [callback]).fit(Module(), make_loader(), ckpt_path=path)
+    module = Module()
+    make_trainer(tmp_path, [callback]).fit(module, make_loader(Points(6)))
+    assert len(module.steps) == 4
+
+
 def test_an_option_that_does_not_exist_is_refused():
     with pytest.raises(OptionError, match="must be 'raise' or 'restart_epoch', found 'ignore'"):
         ResumeCallback(on_mismatch="ignore")

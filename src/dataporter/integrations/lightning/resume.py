@@ -82,14 +82,16 @@ class ResumeCallback(Callback):
             accumulates=loops.accumulates(trainer),
         )
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        del trainer, pl_module, stage
+        self._record = None  # of an earlier run, which had nothing left to do
+
     def on_load_checkpoint(
         self,
-        trainer: Trainer,
-        pl_module: LightningModule,  # noqa: ARG002  Lightning's signature
+        trainer: Trainer,  # noqa: ARG002  Lightning's signature
+        pl_module: LightningModule,  # noqa: ARG002
         checkpoint: dict[str, Any],
     ) -> None:
-        if trainer.state.fn != "fit":  # a model is validated or tested
-            return
         fit_loop_state = checkpoint.get("loops", {}).get("fit_loop", {})
         loops.forget_unfinished_batch(fit_loop_state)
         # Taken away, since Lightning would load it in some cases and in others not.
@@ -104,8 +106,9 @@ class ResumeCallback(Callback):
         present = [self._state_of(trainer, loader) for loader in loaders]
         self._validation = [] if record is None else record["validation"]
         if record is None:
-            ordered = [loader for loader in loaders if has_order(loader)]
-            place(trainer, ordered, _states(ordered), self._epoch, goes_on=True)
+            if not loops.looks_ahead(trainer):
+                ordered = [loader for loader in loaders if has_order(loader)]
+                place(trainer, ordered, _states(ordered), self._epoch, goes_on=True)
             return
         goes_on = record["epoch"] == self._epoch
         try:
