@@ -625,3 +625,73 @@ def test_after_an_error_in_a_sampler_it_is_drawn_again():
     with pytest.raises(OSError, match="gone"):
         next(batches)
     assert [plain(batch) for batch in batches] == [[4, 5], [6, 7]]
+
+
+def test_a_pass_knows_its_last_batch_and_looking_ahead_delivers_nothing():
+    loader, plain_loader = make(), make()
+    batches, seen, states = iter(loader), [], []
+    for batch in batches:
+        seen.append((plain(batch), batches.is_last(), batches.is_last()))
+        states.append(loader.state_dict())
+    expected, expected_states = pass_with_states(plain_loader)
+    assert [batch for batch, *_ in seen] == expected
+    assert [last for _, last, _ in seen] == [False, False, False, True]
+    assert [last for *_, last in seen] == [False, False, False, True]
+    assert states == expected_states[1:-1]
+    assert batches.is_last()
+    assert loader.state_dict() == expected_states[-1]
+
+
+def test_what_was_looked_at_is_forgotten_when_a_state_is_loaded():
+    loader = make()
+    state = loader.state_dict()
+    batches = iter(loader)
+    first = plain(next(batches))
+    assert not batches.is_last()
+    loader.load_state_dict(state)
+    assert not batches.is_last()
+    assert plain(next(batches)) == first
+
+
+class Breaks(Ids):
+    """Raises at one sample, as long as there is an error to raise."""
+
+    def __init__(self, length: int, at: int, error: BaseException) -> None:
+        super().__init__(length)
+        self.at, self.error = at, error
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.at and self.error is not None:
+            raise self.error
+        return super().__getitem__(index)
+
+
+def test_an_error_ahead_is_raised_by_the_call_that_would_deliver_it():
+    loader = ResumableDataLoader(Breaks(6, at=3, error=ValueError("damaged")), 2)
+    batches = iter(loader)
+    assert plain(next(batches)) == [0, 1]
+    assert not batches.is_last()
+    with pytest.raises(ValueError, match="damaged"):
+        next(batches)
+    assert loader.samples_processed == 2
+    assert one_pass(batches) == [[4, 5]]
+
+
+def test_an_interrupt_while_looking_ahead_loses_nothing():
+    dataset = Breaks(6, at=3, error=KeyboardInterrupt())
+    batches = iter(ResumableDataLoader(dataset, 2))
+    next(batches)
+    with pytest.raises(KeyboardInterrupt):
+        batches.is_last()
+    dataset.error = None
+    assert not batches.is_last()
+    assert one_pass(batches) == [[2, 3], [4, 5]]
+
+
+def test_batches_that_were_left_out_whole_do_not_hide_the_last_one():
+    dataset = Breaks(5, at=4, error=ValueError("damaged"))
+    batches = iter(ResumableDataLoader(dataset, 2, on_error="skip"))
+    assert [(plain(batch), batches.is_last()) for batch in batches] == [
+        ([0, 1], False),
+        ([2, 3], True),
+    ]

@@ -59,6 +59,28 @@ class Pass(Iterator[Any]):
             batch = self._next_batch()
         return batch
 
+    def is_last(self) -> bool:
+        """Whether nothing follows the batch handed over last.
+
+        That may take a look at what follows, which is kept and not counted as delivered. An
+        error there is raised by the call that would deliver it.
+        """
+        if self._results is None or self._loads != self._cursor.loads or self._broken:
+            return self._results is None
+        ahead: list[tuple[Task, Any]] = []
+        try:
+            for result in self._results:
+                ahead.append(result)
+                if result[1] is not EMPTY:
+                    break
+        except BaseException as error:
+            self._broken = True  # so the next call tries from here again
+            if not isinstance(error, Exception):
+                raise
+            return False
+        self._results = itertools.chain(ahead, self._results)
+        return not ahead or ahead[-1][1] is EMPTY
+
     def await_workers(self) -> None:
         """Wait until workers have begun, and raise here what went wrong with that."""
         if self._results is None or self._broken:
