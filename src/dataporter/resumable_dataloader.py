@@ -318,6 +318,16 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         # Workers stay with the process.
         return {**self.__dict__, "_engine": None, "_read_last": None}
 
+    @property
+    def _is_accelerate_prepared(self) -> NoReturn:
+        """Read by Accelerate alone, to learn whether a loader may be used as it is."""
+        msg = (
+            "Accelerate would put a loader of its own in place of this one: it does not resume, "
+            "and several processes would share the data twice and miss some of it. Use "
+            "dataporter.integrations.accelerate.Accelerator, which prepares this loader as it is."
+        )
+        raise OptionTypeError(msg)
+
     def _find_topology(self, chosen: ResumptionStrategy) -> Topology:
         if self._own is not None:
             return self._own.topology
