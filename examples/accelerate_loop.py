@@ -18,9 +18,9 @@ import signal
 from pathlib import Path
 
 import torch
+from accelerate.utils import tqdm
 from torch import nn
 from torch.utils.data import Dataset
-from tqdm import tqdm
 
 from dataporter import ResumableDataLoader
 from dataporter.integrations.accelerate import Accelerator
@@ -76,7 +76,7 @@ def train(output: Path, kill_at: int | None = None) -> Accelerator:
     log = output / f"seen-{accelerator.process_index}.jsonl"
     for epoch in range(loader.epoch, EPOCHS):
         loader.set_epoch(epoch)  # a position that was loaded for this epoch is kept
-        shown = tqdm(loader, initial=loader.batches_processed, disable=accelerator.process_index > 0)
+        shown = tqdm(loader, initial=loader.batches_processed)
         for ids, inputs, targets in shown:
             batches += 1
             if batches == kill_at:

@@ -76,7 +76,7 @@ def test_a_loader_of_torchs_is_prepared_as_always():
 
 
 def test_accelerates_own_accelerator_refuses_to_take_the_loader_apart():
-    with pytest.raises(OptionTypeError, match="dataporter.integrations.accelerate.Accelerator"):
+    with pytest.raises(OptionTypeError, match=r"dataporter\.integrations.accelerate.Accelerator"):
         accelerate.Accelerator(cpu=True).prepare(ResumableDataLoader(Ids(4)))
 
 
@@ -165,7 +165,7 @@ def test_the_state_of_another_loader_is_refused_or_begins_its_epoch_anew(tmp_pat
     accelerator.save_state(str(tmp_path))
 
     accelerator, loader = prepared(Augmented(11))
-    with pytest.raises(StateMismatchError, match="num_samples changed.*restart_epoch=True"):
+    with pytest.raises(StateMismatchError, match=r"num_samples changed.*restart_epoch=True"):
         accelerator.load_state(str(tmp_path))
     accelerator.load_state(str(tmp_path), restart_epoch=True)
     whole = ResumableDataLoader(Augmented(11), 3, shuffle=True, seed=1)
@@ -199,7 +199,7 @@ def test_a_state_that_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path):
 
     accelerator, loader = prepared(Odd(4))
     next(iter(loader))
-    with pytest.raises(OptionTypeError, match="'odd'.*weights_only=True"):
+    with pytest.raises(OptionTypeError, match=r"'odd'.*weights_only=True"):
         accelerator.save_state(str(tmp_path))
 
 

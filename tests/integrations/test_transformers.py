@@ -58,7 +58,11 @@ def check(run: str, folder: Path, choose=lambda steps: steps) -> None:
         rest = resumed.model.seen
         assert rest
         assert rest == seen[-len(rest) :]
-        assert (step - 1) * accumulated < len(seen) - len(rest) + accumulated <= (step + 1) * accumulated
+        assert (
+            (step - 1) * accumulated
+            < len(seen) - len(rest) + accumulated
+            <= (step + 1) * accumulated
+        )
         assert resumed.state.global_step == whole.state.global_step
         if make_dataset is not Stream:  # where a Trainer knows no epochs, it makes some up
             assert resumed.state.epoch == whole.state.epoch
@@ -88,13 +92,16 @@ def test_what_was_trained_on_is_not_read_again(tmp_path):
 
 
 def test_an_evaluation_in_mid_epoch_does_not_change_what_is_trained_on(tmp_path):
-    alone, evaluated = make(tmp_path / "a", Rows(), max_steps=9), make(
-        tmp_path / "b",
-        Rows(),
-        max_steps=9,
-        eval_strategy="steps",
-        eval_steps=2,
-        eval_dataset=Rows(5),
+    alone, evaluated = (
+        make(tmp_path / "a", Rows(), max_steps=9),
+        make(
+            tmp_path / "b",
+            Rows(),
+            max_steps=9,
+            eval_strategy="steps",
+            eval_steps=2,
+            eval_dataset=Rows(5),
+        ),
     )
     alone.train()
     evaluated.train()
@@ -126,7 +133,7 @@ def test_a_checkpoint_without_a_loaders_state_is_refused_or_begins_the_epoch_ane
 
 def test_the_state_of_other_data_is_refused(tmp_path):
     make(tmp_path, Rows(), max_steps=2).train()
-    with pytest.raises(StateMismatchError, match="num_samples changed.*ignore_data_skip=True"):
+    with pytest.raises(StateMismatchError, match=r"num_samples changed.*ignore_data_skip=True"):
         make(tmp_path, Rows(21), max_steps=4).train(resume_from_checkpoint=True)
 
 
@@ -135,7 +142,7 @@ def test_the_state_of_other_data_is_refused(tmp_path):
 )
 def test_batches_that_the_trainer_would_count_differently_are_refused(changed, tmp_path):
     make(tmp_path, Rows(), max_steps=3).train()
-    with pytest.raises(StateMismatchError, match="at batch 3 of epoch 0.*ignore_data_skip=True"):
+    with pytest.raises(StateMismatchError, match=r"at batch 3 of epoch 0.*ignore_data_skip=True"):
         make(tmp_path, Rows(), max_steps=9, **changed).train(resume_from_checkpoint=True)
 
 
@@ -145,7 +152,7 @@ def test_the_progress_bar_begins_where_the_run_stopped(tmp_path, capfd):
     shown = []
 
     class Looks(ProgressCallback):
-        def on_step_begin(self, *args, **kwargs):
+        def on_step_begin(self, *_args, **_named):
             shown.append((self.training_bar.n, self.training_bar.initial))
 
     resumed.pop_callback(ProgressCallback)
