@@ -72,7 +72,7 @@ def check(run: str, folder: Path, choose=lambda steps: steps) -> None:
 
 @pytest.mark.parametrize("run", QUICK)
 def test_a_checkpoint_resumes_to_the_same_samples_and_losses(run, tmp_path):
-    check(run, tmp_path, lambda steps: [steps[1], steps[-1]])
+    check(run, tmp_path, lambda steps: [*steps[1:3], steps[-1]])  # step 3 may end an epoch
 
 
 @pytest.mark.soak
