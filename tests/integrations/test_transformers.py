@@ -50,19 +50,14 @@ def check(run: str, folder: Path, choose=lambda steps: steps) -> None:
     make_dataset, options = RUNS[run]
     whole = make(folder, make_dataset(), **options)
     whole.train()
-    seen, accumulated = whole.model.seen, options.get("gradient_accumulation_steps", 1)
+    seen = whole.model.seen
     assert len(seen) > 7
     for step in choose(steps_of(folder)[:-1]):
         resumed = make(folder, make_dataset(), **options, save_strategy="no")
         resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{step}"))
         rest = resumed.model.seen
-        assert rest
+        assert 0 < len(rest) < len(seen)
         assert rest == seen[-len(rest) :]
-        assert (
-            (step - 1) * accumulated
-            < len(seen) - len(rest) + accumulated
-            <= (step + 1) * accumulated
-        )
         assert resumed.state.global_step == whole.state.global_step
         if make_dataset is not Stream:  # where a Trainer knows no epochs, it makes some up
             assert resumed.state.epoch == whole.state.epoch
