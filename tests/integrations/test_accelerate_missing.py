@@ -52,7 +52,7 @@ def test_a_framework_that_is_missing_or_too_old_is_named_with_its_extra(tmp_path
     found = json.loads(answer.stdout)
     for name, least, old_one in (
         ("accelerate", "1.0", "0.34.2"),
-        ("transformers", "4.46", "4.44.0"),
+        ("transformers", "4.48", "4.44.0"),
     ):
         remedy = f'Install it: pip install "torch-dataporter[{name}]".'
         needed = f"{name} {least} or newer is needed, found"

@@ -21,7 +21,7 @@ from dataporter.integrations.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.streams import is_iterable
 
-require("transformers", at_least="4.46", extra="transformers")
+require("transformers", at_least="4.48", extra="transformers")
 require("accelerate", at_least="1.0", extra="transformers")
 
 from accelerate.data_loader import (  # noqa: E402  once it is known to be there
