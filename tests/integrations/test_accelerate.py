@@ -15,7 +15,8 @@ from dataporter import (
     StateMismatchError,
     StateMissingError,
 )
-from dataporter.integrations.accelerate import FILE, Accelerator, PreparedLoader
+from dataporter.integrations.accelerate import Accelerator, PreparedLoader
+from dataporter.integrations.loader_states import FILE
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from transformers import ProgressCallback
 from transformers_runs import Rows, Stream, make
 
 from dataporter import ResumableDataLoader, StateMismatchError, StateMissingError
-from dataporter.integrations.transformers import FILE
+from dataporter.integrations.loader_states import FILE
 
 
 def hugging_face_rows() -> datasets.Dataset:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from dataporter.errors import OptionError, StateMismatchError, StateMissingError, TopologyError
 from dataporter.integrations.loader_states import (
+    FILE,
     States,
     load_states,
     read_states,
@@ -35,7 +36,6 @@ from accelerate.data_loader import DataLoaderStateMixin  # noqa: E402
 from accelerate.state import GradientState  # noqa: E402
 from accelerate.utils import send_to_device  # noqa: E402
 
-FILE = "dataporter_loaders.pt"  # in the folder that save_state writes
 _REMEDY = "Pass restart_epoch=True to load_state to begin the loader's epoch anew."
 
 

@@ -17,6 +17,8 @@ from dataporter.errors import StateFormatError, StateMismatchError, StateMissing
 from dataporter.training.loadable import explain
 from dataporter.training.ranks import on_every_rank, on_first_rank, topology
 
+FILE = "dataporter_loaders.pt"  # its name in the folder of a checkpoint
+
 States: TypeAlias = list[dict[str, Any]]  # of one loader: that of all ranks, or each rank's
 
 

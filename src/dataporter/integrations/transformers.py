@@ -16,7 +16,13 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
 from dataporter.errors import OptionError, StateMismatchError
-from dataporter.integrations.loader_states import States, load_states, read_states, write_states
+from dataporter.integrations.loader_states import (
+    FILE,
+    States,
+    load_states,
+    read_states,
+    write_states,
+)
 from dataporter.integrations.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.streams import is_iterable
@@ -37,7 +43,6 @@ from transformers import (  # noqa: E402  likewise
 from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint  # noqa: E402
 
-FILE = "dataporter_loaders.pt"  # in the folder of a checkpoint
 _REMEDY = "Pass ignore_data_skip=True in the TrainingArguments to begin the epoch anew."
 
 
@@ -97,6 +102,7 @@ class ResumableTrainer(Trainer):
             "persistent_workers": prepared.persistent_workers,
             "multiprocessing_context": prepared.multiprocessing_context,
             "prefetch_factor": prepared.prefetch_factor,
+            "in_order": prepared.in_order,
             "seed": self.args.seed if self.args.data_seed is None else self.args.data_seed,
         }
         if not is_iterable(self.train_dataset):
