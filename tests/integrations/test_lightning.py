@@ -111,6 +111,18 @@ def test_a_resume_makes_the_steps_that_were_left_to_the_last_bit(name, tmp_path)
     check_resumes(tmp_path, name, every=4, chained=False)
 
 
+def test_what_is_saved_after_a_resume_into_the_middle_of_a_step_resumes_too(tmp_path):
+    options = {"limit_train_batches": 5, "max_epochs": 3}
+    first = SaveAt(tmp_path / "first", ["on_train_batch_start"])
+    whole = fit(tmp_path, make_loader, [first], seed=1, **options)
+    _, made, path = first.saved[2]
+    second = SaveAt(tmp_path / "second", ["on_train_batch_end"])
+    fit(tmp_path, make_loader, [second], path, **options)
+    for _, further, latest in second.saved[::3]:
+        resumed = fit(tmp_path, make_loader, path=latest, **options)
+        assert resumed.steps == whole.steps[made + further :]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_resume_of_a_resume_makes_the_same_steps_wherever_both_were_saved(name, tmp_path):

@@ -183,6 +183,19 @@ def test_a_pause_leaves_nothing_out_and_does_nothing_twice(number, at, tmp_path)
     assert pause.newest() is None
 
 
+def test_a_run_may_be_paused_again_and_again(tmp_path):
+    whole = run(tmp_path, Signalled(), PauseCallback(tmp_path))
+    pause, parts = PauseCallback(tmp_path), []
+    for at in (2, 3, 0, 6):  # steps into each part; the last ends in the second epoch
+        module = Signalled(signal.SIGUSR1, at)
+        with pytest.raises(SystemExit):
+            run(tmp_path, module, pause, pause.newest(), seed=SEED + len(parts))
+        parts.append(module)
+    parts.append(run(tmp_path, Signalled(), pause, pause.newest()))
+    assert sum([part.steps for part in parts], []) == whole.steps  # noqa: RUF017
+    assert sum([part.told for part in parts], []) == whole.told  # noqa: RUF017
+
+
 def test_a_signal_in_the_last_step_lets_training_come_to_its_end(tmp_path):
     pause = PauseCallback(tmp_path)
     module = run(tmp_path, Signalled(signal.SIGUSR1, 15), pause)
