@@ -60,9 +60,10 @@ def train(folder: Path, pause_after: int | None) -> None:
     dataset = TensorDataset(torch.arange(SAMPLES), features, features.sum(1, keepdim=True))
     loader = ResumableDataLoader(dataset, batch_size=16, shuffle=True)
     pause = PauseCallback(folder)
+    callbacks = [pause, ModelCheckpoint(folder, every_n_train_steps=25)]
     trainer = Trainer(
         max_epochs=EPOCHS,
-        callbacks=[pause, ModelCheckpoint(folder, every_n_train_steps=25)],
+        callbacks=callbacks,
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
