@@ -19,12 +19,13 @@ from dataporter.errors import OptionError, StateMismatchError, StateMissingError
 from dataporter.integrations.loader_states import (
     FILE,
     States,
-    load_states,
     read_states,
     write_states,
 )
+from dataporter.integrations.rank_states import load_states
 from dataporter.integrations.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.training.ranks import topology
 
 if TYPE_CHECKING:
     from dataporter.passes import Pass
@@ -195,7 +196,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
 
     def _continue(self, loader: PreparedLoader, states: States) -> None:
         try:
-            load_states(loader, states)
+            load_states(loader.loader, states, topology())
         except StateMismatchError as error:
             if not self._restarts_epoch:
                 msg = f"{error} {_REMEDY}"

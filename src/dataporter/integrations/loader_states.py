@@ -7,15 +7,15 @@ is so unless a dataset is read in lanes, it is kept once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from dataporter.errors import StateFormatError, StateMismatchError, StateMissingError
+from dataporter.errors import StateMissingError
 from dataporter.training.loadable import explain
-from dataporter.training.ranks import on_every_rank, on_first_rank, topology
+from dataporter.training.ranks import on_every_rank, on_first_rank, without_repetition
 
 FILE = "dataporter_loaders.pt"  # its name in the folder of a checkpoint
 
@@ -26,10 +26,6 @@ class HasState(Protocol):
     """A loader, or whatever stands for one."""
 
     def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], /
-    ) -> None: ...
 
 
 def write_states(path: Path, loaders: Sequence[HasState]) -> None:
@@ -46,40 +42,13 @@ def write_states(path: Path, loaders: Sequence[HasState]) -> None:
     True
     """
     each_rank = on_every_rank(lambda: [loader.state_dict() for loader in loaders])
-    contents = [_without_repetition(states) for states in zip(*each_rank, strict=True)]
+    contents = [without_repetition(states) for states in zip(*each_rank, strict=True)]
     on_first_rank(lambda: _write(path, contents))
 
 
 def read_states(path: Path, *, remedy: str) -> list[States]:
     """Read what `write_states` wrote, or say that it is not there and what to do."""
     return on_first_rank(lambda: _read(path, remedy))
-
-
-def load_states(loader: HasState, states: States) -> None:
-    """Continue a loader where this rank, or all of them together, had come to."""
-    here = topology()
-    if len(states) == 1:
-        loader.load_state_dict(states[0])
-    elif len(states) == here.world_size:
-        loader.load_state_dict(states[here.rank])
-    else:
-        try:
-            loader.load_state_dict(states)  # lanes that are shared out anew
-        except StateFormatError as error:
-            msg = (
-                f"the checkpoint has a state of each of {len(states)} ranks, this run has "
-                f"{here.world_size}. Resume on {len(states)} ranks, or make the loader with lanes=."
-            )
-            raise StateMismatchError(msg) from error
-
-
-def _without_repetition(states: Sequence[dict[str, Any]]) -> States:
-    first, *others = states
-    try:
-        same = all(bool(other == first) for other in others)
-    except (RuntimeError, ValueError):  # tensors and arrays do not compare so simply
-        same = False
-    return [first] if same else [first, *others]
 
 
 def _write(path: Path, contents: list[States]) -> None:

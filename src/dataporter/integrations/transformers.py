@@ -19,13 +19,14 @@ from dataporter.errors import OptionError, StateMismatchError
 from dataporter.integrations.loader_states import (
     FILE,
     States,
-    load_states,
     read_states,
     write_states,
 )
+from dataporter.integrations.rank_states import load_states
 from dataporter.integrations.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.streams import is_iterable
+from dataporter.training.ranks import topology
 
 require("transformers", at_least="4.48", extra="transformers")
 require("accelerate", at_least="1.0", extra="transformers")
@@ -124,7 +125,7 @@ class ResumableTrainer(Trainer):
         """Put a loader where the checkpoint was saved."""
         if self._saved is not None:
             try:
-                load_states(loader, self._saved)
+                load_states(loader, self._saved, topology())
             except StateMismatchError as error:
                 msg = f"{error} {_REMEDY}"
                 raise StateMismatchError(msg) from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ from dataporter.training.checkpoint_file import (
     write,
 )
 from dataporter.training.loadable import explain
-from dataporter.training.ranks import on_every_rank, on_first_rank, topology
+from dataporter.training.ranks import on_every_rank, on_first_rank, topology, without_repetition
 from dataporter.training.rng_state import get_rng_state, set_rng_state
 
 
@@ -125,7 +125,7 @@ class CheckpointManager:
 
         # Every rank takes its states, since taking them may be a collective call.
         loader_states, rng_states = zip(*on_every_rank(collect), strict=True)
-        contents["dataloaders"] = _without_repetition(loader_states)
+        contents["dataloaders"] = without_repetition(loader_states)
         contents["rng_states"] = list(rng_states)
         return on_first_rank(lambda: self._write(contents))
 
@@ -328,16 +328,6 @@ def _state_of(name: str, thing: Any) -> Any:
         )
         raise OptionTypeError(msg)
     return thing.state_dict()
-
-
-def _without_repetition(states: Iterable[Any]) -> list[Any]:
-    """One state if it is the same on every rank, as dataporter's are; else each rank's."""
-    first, *others = states
-    try:
-        same = all(bool(other == first) for other in others)
-    except (RuntimeError, ValueError):  # tensors and arrays do not compare so simply
-        same = False
-    return [first] if same else [first, *others]
 
 
 def _of_this_rank(states: list[Any]) -> Any:

@@ -8,7 +8,7 @@ group the work is simply done.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, cast
 
 import torch.distributed as dist
@@ -82,3 +82,17 @@ def on_first_rank(work: Callable[[], T]) -> T:
     mine = outcomes[0]
     dist.broadcast_object_list(outcomes, src=0)
     return cast("_Outcome[T]", mine or outcomes[0]).get()
+
+
+def without_repetition(states: Iterable[T]) -> list[T]:
+    """One state if it is the same on every rank, as a loader's mostly is; else each rank's.
+
+    >>> without_repetition([{"epoch": 1}, {"epoch": 1}])
+    [{'epoch': 1}]
+    """
+    first, *others = states
+    try:
+        same = all(bool(other == first) for other in others)
+    except (RuntimeError, ValueError):  # tensors and arrays do not compare so simply
+        same = False
+    return [first] if same else [first, *others]
