@@ -29,7 +29,7 @@ DEFECTS = {
     "init": ("worker_init_fn", "worker_init_fn makes workers differ"),
     "seed": ("arguments", "seed changed"),
     "shuffled in place": ("mutation", "ShuffledInPlace.items"),
-    "state": ("state", "the state of StateWithoutBuffer"),
+    "state": ("state", "leaves something out: StateWithoutBuffer.waiting"),
     "sampler": ("sampler", "sampler.passes"),
     "randomness": ("randomness=False", "randomness=False"),
 }

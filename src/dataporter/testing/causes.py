@@ -25,6 +25,10 @@ _SAMPLE_RNG = (
     "Draw from dataporter.sample_rng(), or from the global generators of Python, NumPy or torch, "
     "which dataporter seeds for each sample."
 )
+_WHOLE_STATE = (
+    "Let state_dict() return all that decides what comes next (position, buffers, generators), and "
+    "load_state_dict() put all of it back."
+)
 _SAMPLER_STATE = (
     "Give the sampler state_dict and load_state_dict, or let it draw from a torch.Generator or the "
     "global generators only."
@@ -172,6 +176,10 @@ class _Search:
             kind = "sampler"
             found = f"the sampler depends on what it has drawn before: {culprit.path}."
             remedy = _SAMPLER_STATE
+        elif self._facts.has_state:
+            kind = "state"
+            found = f"the state of {self._facts.dataset} leaves something out: {culprit.path}."
+            remedy = _WHOLE_STATE
         elif culprit.kind == "generator":
             kind = "generator"
             found = f"it draws from a generator of its own: {culprit.path}, {culprit.words}."
@@ -197,8 +205,7 @@ class _Search:
             return Cause(
                 kind="state",
                 words=f"the state of {facts.dataset}, or of its iterator, leaves something out.",
-                remedy="Let state_dict() return all that decides what comes next (position, "
-                "buffers, generators), and load_state_dict() put all of it back.",
+                remedy=_WHOLE_STATE,
                 evidence=("read from the start, every run is equal",),
             )
         if facts.has_sampler:
