@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from dataporter.cli.main import run  # noqa: PLC0415  typer and rich are an extra
     except ModuleNotFoundError as error:
-        if error.name not in ("click", "rich", "typer"):
+        if error.name not in ("rich", "typer"):
             raise
         words = 'pip install "torch-dataporter[cli]"'
         sys.stderr.write(f"dataporter: {error.name} is not installed. Install it: {words}.\n")

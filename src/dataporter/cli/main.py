@@ -8,13 +8,13 @@ after Ctrl-C. Tracebacks are shown with `--debug` only, which may stand anywhere
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Annotated, NoReturn, ParamSpec
 
-import click
 import typer
 from rich.console import Console
 
@@ -27,6 +27,8 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+Parameters = ParamSpec("Parameters")
+
 app = typer.Typer(
     name="dataporter",
     help="See and prove how a loader resumes.",
@@ -34,6 +36,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C, kept from typer, whose versions differ in what they make of it."""
+
+
+def _interruptible(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    @functools.wraps(command)
+    def interruptible(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise _InterruptedError from None
+
+    return interruptible
 
 
 @app.callback()
@@ -46,8 +63,8 @@ def _common(
     del debug
 
 
-app.command()(verify)
-app.command()(inspect)
+app.command()(_interruptible(verify))
+app.command()(_interruptible(inspect))
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -56,7 +73,16 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        sys.exit(_status(arguments, debug=debug))
+        app(arguments, prog_name="dataporter", obj=debug)
+        sys.exit(0)
+    except (_InterruptedError, KeyboardInterrupt):
+        _complain("interrupted.")
+        sys.exit(INTERRUPTED)
+    except DataPorterError as error:
+        if debug:
+            _show_traceback(error)
+        _complain(str(error))
+        sys.exit(BAD_INPUT)
     except BrokenPipeError:
         # Whoever read the output has gone; Python would complain at exit.
         with contextlib.suppress(OSError):
@@ -64,23 +90,10 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(BROKEN_PIPE)
 
 
-def _status(arguments: list[str], *, debug: bool) -> int:
-    try:
-        status = app(arguments, prog_name="dataporter", standalone_mode=False, obj=debug)
-    except click.ClickException as error:
-        error.show()
-        return BAD_INPUT
-    except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted.")
-        return INTERRUPTED
-    except DataPorterError as error:
-        if debug:
-            traceback.print_exc()
-            for note in getattr(error, "__notes__", ()) if sys.version_info < (3, 11) else ():
-                sys.stderr.write(f"{note}\n")
-        _complain(str(error))
-        return BAD_INPUT
-    return status if isinstance(status, int) else 0
+def _show_traceback(error: Exception) -> None:
+    traceback.print_exception(error)
+    if sys.version_info < (3, 11):  # which shows notes by itself
+        sys.stderr.writelines(f"{note}\n" for note in getattr(error, "__notes__", ()))
 
 
 def _complain(words: str) -> None:

@@ -105,6 +105,10 @@ class Process:
         """End it with everything that it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the channel to it, since it has ended by itself."""
         self._channel.close()
 
 
@@ -177,8 +181,10 @@ class Nurseries:
         if self._owner != os.getpid():  # a fork has none of its own
             self._started, self._owner = {}, os.getpid()
         running = self._started.get(hash_seed)
-        if running is not None and running[0].poll() is None:
-            return
+        if running is not None:
+            if running[0].poll() is None:
+                return
+            running[1].forget()
         ours, theirs = socket.socketpair()
         path = os.pathsep.join(entry for entry in sys.path if entry)
         script = f"from dataporter.testing.processes import nurse; nurse({theirs.fileno()})"
@@ -198,7 +204,7 @@ class Nurseries:
         try:
             return self._started[hash_seed][1].fork(task, deadline)
         except ProcessEndedError:  # it had just left, for want of work
-            self._started.pop(hash_seed)[0].wait()
+            self._started[hash_seed][0].wait()
             self.start(hash_seed)
             return self._started[hash_seed][1].fork(task, deadline)
 
