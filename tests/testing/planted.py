@@ -90,6 +90,34 @@ class AugmentedCache(Samples):
         return self.cache[index]
 
 
+class CountsBesides(Samples):
+    """Keeps what it has read and counts that, both harmless, and changes its data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept, self.reads = {}, 0
+
+    def __getitem__(self, index):
+        self.reads += 1
+        self.kept[index] = self.data[index].clone()
+        self.data[index] += 1
+        return self.data[index]
+
+
+class FallsOver(Samples):
+    """Cannot be read twice in one process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = set()
+
+    def __getitem__(self, index):
+        if index in self.read:
+            raise OSError("gone")
+        self.read.add(index)
+        return self.data[index]
+
+
 class HashOfStrings(Samples):
     def __getitem__(self, index):
         return self.data[index] + hash(f"sample {index}") % 1000
@@ -195,6 +223,7 @@ def wrong(name: str):
     """Make the loader that is wrong in the way of that name."""
     others = {
         "collate": lambda: loader(Samples(), collate_fn=collate_by_worker, num_workers=2),
+        "falls over": lambda: loader(FallsOver()),
         "init": lambda: loader(Samples(), worker_init_fn=mark_worker, num_workers=2),
         "seed": lambda: loader(Samples(), seed=time.time_ns()),
         "shuffled in place": lambda: loader(ShuffledInPlace()),

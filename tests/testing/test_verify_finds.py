@@ -20,6 +20,7 @@ DEFECTS = {
     "ProcessId": ("process", "depends on the id of the process"),
     "CallCounter": ("call order", "CallCounter.calls"),
     "InPlace": ("mutation", "InPlace.data"),
+    "CountsBesides": ("mutation", "CountsBesides.data"),
     "AugmentedCache": ("cache", "AugmentedCache.cache"),
     "HashOfStrings": ("hash", "hash() of strings"),
     "OrderOfSet": ("hash", "the order of a set"),

@@ -15,7 +15,7 @@ from dataporter.errors import FactoryError
 from dataporter.testing.contents import difference
 from dataporter.testing.laboratory import Laboratory, Where
 from dataporter.testing.looking import Change
-from dataporter.testing.playing import Delivered, Play, Problem
+from dataporter.testing.playing import Delivered, Play, Played, Problem
 from dataporter.testing.processes import ProcessEndedError, TimeUpError
 from dataporter.testing.remaking import Facts
 from dataporter.testing.report import Cause
@@ -73,6 +73,7 @@ def cause_of_problem(problem: Problem) -> Cause | None:
     return Cause(kind="arguments", words=words, remedy=remedy, evidence=(problem.words,))
 
 
+_SUSPECTS = 8  # that are tried
 _READ_INLINE = {"num_workers": 0}
 
 
@@ -168,10 +169,8 @@ class _Search:
 
     def _by_change(self, words: str) -> Cause:
         """Tell by what delivering the batches has changed."""
-        culprit, *others = self._changed
-        evidence = [words, f"meanwhile {culprit.path} changed ({culprit.words})"]
-        if others:
-            evidence.append(f"so did {', '.join(change.path for change in others[:3])}")
+        culprit, effect = self._culprit()
+        evidence = [words, f"meanwhile {culprit.path} changed ({culprit.words}){effect}"]
         if culprit.path.startswith("sampler"):
             kind = "sampler"
             found = f"the sampler depends on what it has drawn before: {culprit.path}."
@@ -197,6 +196,15 @@ class _Search:
             found = f"it changes its own data in place: {culprit.path}."
             remedy = "Copy before changing: sample = self.data[index].clone(), for example."
         return Cause(kind=kind, words=found, remedy=remedy, evidence=tuple(evidence))
+
+    def _culprit(self) -> tuple[Change, str]:
+        """What, put back in between, makes the second time equal to the first."""
+        for change in self._changed[:_SUSPECTS]:
+            request = self._request({}, twice=True, puts_back=change.path)
+            if not _halves_differ(self._laboratory.play(request)[1]):
+                return change, "; with that put back they are equal"
+        others = [change.path for change in self._changed[1:4]]
+        return self._changed[0], f", and so did {', '.join(others)}" if others else ""
 
     def _by_elimination(self) -> Cause:
         facts = self._facts
@@ -235,8 +243,7 @@ class _Search:
         _, played = self._laboratory.play(request, Where(0, still))
         if looks:
             self._changed = played.changed
-        half = len(played.delivered) // 2
-        return _differ(played.delivered[:half], played.delivered[half:])
+        return _halves_differ(played)
 
     def _twins(self, options: dict[str, Any], still: Still | None) -> bool:
         request = self._request(options)
@@ -274,6 +281,10 @@ class _Search:
 _Pair: TypeAlias = Callable[[dict[str, Any], "Still | None"], bool]
 
 _BY_SAMPLE = "by sample"  # among a pair's options: compare samples, not batches
+
+
+def _halves_differ(played: Played) -> bool:
+    return _differ(played.delivered[: played.first], played.delivered[played.first :])
 
 
 def _differ(expected: list[Delivered], found: list[Delivered]) -> bool:

@@ -1,16 +1,18 @@
 """What fetching a sample changes: generators that moved, counters, caches, data itself.
 
 A look walks over everything that the dataset and the functions beside it can reach, in their
-attributes, closures and the variables of their modules, and remembers a digest of each.
+attributes, closures and the variables of their modules, and remembers a digest of each. What
+has changed can be put back, to see whether it mattered.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import random
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -55,13 +57,60 @@ def look(roots: Mapping[str, Any]) -> dict[str, Seen]:
     >>> changes(before, look({"dataset": dataset}))
     [Change(path='dataset.calls', kind='number', words='int 1 became 2')]
     """
+    return _walked(roots).seen
+
+
+def keeping(roots: Mapping[str, Any], path: str) -> Callable[[], None]:
+    """Keep a copy of what is at a path, and return what puts that back.
+
+    >>> dataset = {"cache": [1]}
+    >>> put_back = keeping({"dataset": dataset}, "dataset['cache']")
+    >>> dataset["cache"].append(2)
+    >>> put_back()
+    >>> dataset
+    {'cache': [1]}
+    """
+    found = _walked(roots).places.get(path)
+    if found is None:
+        return lambda: None
+    owner, step, value = found
+    state = _state_of(value)
+    kept = copy.deepcopy(value) if state is None else state
+    return functools.partial(_put_back, owner, step, value, kept)
+
+
+def _walked(roots: Mapping[str, Any]) -> _Walk:
     walk = _Walk()
     for name, root in roots.items():
         walk.visit(name, root, _DEEPEST)
     for module in sorted(walk.modules):
         for name, value in _variables(sys.modules[module]):
-            walk.visit(f"{module}.{name}", value, _DEEPEST - 1)
-    return walk.seen
+            path = f"{module}.{name}"
+            walk.places[path] = sys.modules[module], f".{name}", value
+            walk.visit(path, value, _DEEPEST - 1)
+    return walk
+
+
+def _put_back(owner: Any, step: str, value: Any, kept: Any) -> None:
+    """Make a value what it was: where it is, if that can be, else by its owner."""
+    if isinstance(value, random.Random):
+        value.setstate(kept)
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = kept
+    elif isinstance(value, np.random.RandomState | torch.Generator):
+        value.set_state(kept)
+    elif isinstance(value, torch.Tensor | np.ndarray):
+        value[...] = kept
+    elif isinstance(value, MutableSequence):
+        value[:] = kept
+    elif isinstance(value, MutableMapping | MutableSet):
+        value.clear()
+        value |= kept
+    elif step.startswith("."):
+        setattr(owner, step[1:], kept)
+    else:
+        keys = owner if isinstance(owner, Mapping) else range(len(owner))
+        owner[next(key for key in keys if f"[{key!r:.40}]" == step)] = kept
 
 
 def changes(before: Mapping[str, Seen], after: Mapping[str, Seen]) -> list[Change]:
@@ -85,6 +134,7 @@ class _Walk:
     def __init__(self) -> None:
         self.seen: dict[str, Seen] = {}
         self.modules: set[str] = set()
+        self.places: dict[str, tuple[Any, str, Any]] = {}  # by path: owner, step from it, value
         self._visited: dict[int, Any] = {}  # kept alive, so that no id is used twice
         self._bytes = 0
 
@@ -109,6 +159,7 @@ class _Walk:
                 words = f"size {len(value)}"
                 self.seen[path] = Seen("size", digest(len(value)), words)
             for step, part in _parts(value):
+                self.places[path + step] = value, step, part
                 self.visit(path + step, part, depth - 1)
 
     def _note_module(self, value: Any) -> None:

@@ -26,7 +26,7 @@ from dataporter.errors import DataPorterError, FactoryError
 from dataporter.order import Plan, Tail, Topology
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.testing.contents import Contents, contents_of
-from dataporter.testing.looking import Change, changes, look
+from dataporter.testing.looking import Change, changes, keeping, look
 from dataporter.testing.processes import send, serve
 from dataporter.testing.remaking import Facts, made_by
 from dataporter.testing.standing_still import Still, stand_still
@@ -47,6 +47,7 @@ class Play:
     as_samples: bool = False  # not batches, but what they would have been made of
     twice: bool = False  # load the same state again, and deliver the same batches again
     looks: bool = False  # at what changes meanwhile
+    puts_back: str | None = None  # the path of what is put back before the second time
     kills: tuple[int, ...] = ()  # a worker is killed after so many batches
     worker: tuple[int, int] | None = None  # the dataset is told to be in this worker of so many
 
@@ -76,6 +77,7 @@ class Played:
 
     delivered: list[Delivered] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)  # before each of them, and after the last
+    first: int = 0  # of two times: how many were delivered the first time
     out_of_time: bool = False
     killed: int = 0
     changed: list[Change] = field(default_factory=list)
@@ -221,15 +223,25 @@ class _Player:
             stage = "batch"
             roots = self._roots()
             before = look(roots) if self._request.looks else {}
-            start = self._loader.state_dict()
-            self._deliver(self._request.batches)
-            if self._request.twice:
-                self._loader.load_state_dict(start)
-                self._deliver(2 * len(self._played.delivered))
-            if self._request.looks:
-                self._played.changed = changes(before, look(roots))
+            try:
+                self._deliver_once_or_twice(roots)
+            finally:
+                if self._request.looks:
+                    self._played.changed = changes(before, look(roots))
         except BaseException as error:  # noqa: BLE001  a dataset can raise anything
             self._played.problem = _problem(stage, error)
+
+    def _deliver_once_or_twice(self, roots: dict[str, Any]) -> None:
+        path = self._request.puts_back
+        put_back = None if path is None else keeping(roots, path)
+        start = self._loader.state_dict()
+        self._deliver(self._request.batches)
+        self._played.first = len(self._played.delivered)
+        if self._request.twice:
+            if put_back is not None:
+                put_back()
+            self._loader.load_state_dict(start)
+            self._deliver(2 * self._played.first)
 
     def _roots(self) -> dict[str, Any]:
         """Where to look for what delivering batches changes."""

@@ -321,8 +321,7 @@ class _Trial:
         if self._planned.by_sample:
             words = unequal_samples(run.samples(), found)
         else:
-            count = len(found) // 2 if twice else len(found)
-            expected = run.batches[done : done + count]
+            expected = run.batches[done : done + (played.first or len(found))]
             words = unequal_batches(expected * 2 if twice else expected, found)
         if words is None and played.problem is not None:
             self.problem = played.problem

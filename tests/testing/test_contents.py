@@ -1,0 +1,140 @@
+"""Batches of any container: equal ones have no difference, others one that is pointed at."""
+
+import copy
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from watching import environment
+
+from dataporter.testing.contents import contents_of, difference, digest
+
+SAMPLES = 3
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclass
+class Record:
+    first: Any
+    second: Any
+
+
+class Opaque:
+    """No container, but something that pickle would take apart."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint8]
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary()
+
+
+@st.composite
+def tensors(draw):
+    numbers = draw(st.lists(st.integers(0, 1), min_size=2 * SAMPLES, max_size=2 * SAMPLES))
+    made = torch.tensor(numbers, dtype=draw(st.sampled_from(DTYPES))).reshape(SAMPLES, 2)
+    return made if draw(st.booleans()) else made.t().contiguous().t()
+
+
+arrays = st.lists(st.floats(width=32), min_size=SAMPLES, max_size=SAMPLES).map(np.array)
+leaves = plain | tensors() | arrays | plain.map(Opaque) | st.sets(st.text(max_size=3), max_size=4)
+batches = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Record, inner, inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(batches)
+def test_a_batch_equals_a_copy_of_it(batch):
+    assert (
+        difference(contents_of(batch, SAMPLES), contents_of(copy.deepcopy(batch), SAMPLES)) is None
+    )
+
+
+@given(tensors(), st.integers(0, SAMPLES - 1), st.integers(0, 1))
+def test_one_changed_element_is_pointed_at(tensor, sample, element):
+    changed = tensor.clone()
+    changed[sample, element] = ~changed[sample, element] if tensor.dtype is torch.bool else 7
+    one, other = (contents_of({"a": [0], "x": x}, SAMPLES) for x in (tensor, changed))
+    found = difference(one, other)
+    assert (found.path, found.sample) == ("x", sample)
+    assert found.words.endswith(f"at element {element}")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (
+            torch.zeros(2),
+            torch.zeros(2).double(),
+            "torch.float32 of shape .2., found torch.float64",
+        ),
+        (torch.zeros(2), torch.zeros(3), "shape .2., found torch.float32 of shape .3."),
+        (torch.tensor([0.0]), torch.tensor([-0.0]), "expected 0, found -0"),
+        ({"x": 1}, {"y": 1}, "was not found there"),
+        ({"x": 1}, {"x": 1, "y": 2}, "was not expected there"),
+        ("a", b"a", "expected str 'a', found bytes b'a'"),
+        (1, True, "expected int 1, found bool True"),
+        ([], {}, "expected empty list, found empty dict"),
+        (Opaque([1, 2]), Opaque([1, 3]), "expected <"),
+        (np.zeros(2), torch.zeros(2), "expected NumPy float64"),
+        ({"t": ["a", "b"]}, {"t": ["a", "c"]}, "expected 'b', found 'c'"),
+    ],
+)
+def test_differences_are_told_in_words(one, other, words):
+    found = difference(contents_of(one, 2), contents_of(other, 2))
+    assert found is not None
+    assert re.search(words, found.words)
+
+
+def test_a_nan_is_equal_to_the_same_nan_and_large_values_are_not_carried_along():
+    nan = torch.tensor([float("nan")])
+    assert difference(contents_of(nan), contents_of(nan.clone())) is None
+    (leaf,) = contents_of(torch.zeros(10**6)).values()
+    assert leaf.values == ()
+    (other,) = contents_of(torch.ones(10**6)).values()
+    assert difference({"": leaf}, {"": other}).words == "the bits differ"
+
+
+def test_an_object_that_refers_to_itself_has_a_digest():
+    ring: list[Any] = [1]
+    ring.append(ring)
+    assert digest(ring) == digest(ring)
+    assert digest(Opaque(ring)) != digest(Opaque([1]))
+
+
+def test_digests_are_the_same_in_every_interpreter():
+    script = (
+        "from dataporter.testing.contents import digest;"
+        "print(digest([{'a', 'b', 'c', 'd'}, {'x': (1, 2.5)}, range(3), slice]).hex())"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**environment(), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seen) == 1
