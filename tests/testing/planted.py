@@ -261,12 +261,14 @@ class Pair(NamedTuple):
     index: torch.Tensor
     longest: int
     noise: np.ndarray
+    names: set[str]
 
 
 def collate_pairs(samples):
-    """A batch that depends on which samples are in it."""
+    """A batch that depends on which samples are in it, and has a set of strings."""
     indices = torch.tensor([index for index, _ in samples])
-    return Pair(indices, int(indices.max()), np.stack([noise for _, noise in samples]))
+    noise, names = np.stack([noise for _, noise in samples]), {f"sample {i}" for i in indices}
+    return Pair(indices, int(indices.max()), noise, names)
 
 
 class Texts(Samples):

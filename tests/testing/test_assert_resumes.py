@@ -1,7 +1,9 @@
 """`assert_resumes_exactly` in a test, and what `verify` takes and refuses."""
 
+import contextlib
 import pickle
 import re
+import time
 
 import planted
 import pytest
@@ -9,8 +11,10 @@ import torch
 
 from dataporter import FactoryError, NotExactError, OptionError, OptionTypeError
 from dataporter.stateful_dataloader import StatefulDataLoader
-from dataporter.testing import assert_resumes_exactly, verify
+from dataporter.testing import assert_resumes_exactly, laboratory, verify
+from dataporter.testing.laboratory import Laboratory
 from dataporter.testing.looking import changes, keeping, look
+from dataporter.testing.playing import Play
 from dataporter.testing.remaking import made_by
 
 QUICK = {"batches": 4, "points": 0, "workers": (1,), "batch_sizes": (), "world_sizes": ()}
@@ -76,6 +80,37 @@ def test_impossible_options_are_refused_before_anything_runs(options, error, wor
 def test_what_makes_no_loader_is_refused(factory, words):
     with pytest.raises(FactoryError, match=words):
         verify(factory)
+
+
+# Time
+
+
+@pytest.fixture
+def hurry(monkeypatch):
+    """Make the time up when called."""
+    ahead = [0.0]
+    monkeypatch.setattr(laboratory, "monotonic", lambda: time.monotonic() + ahead[0])
+    return lambda _: ahead.__setitem__(0, 1e6)
+
+
+def test_what_there_is_no_time_for_is_not_run_and_the_rest_counts(hurry):
+    report = verify(planted.make_clean("tensors"), on_check=hurry, **QUICK)
+    assert report.is_exact
+    outcomes = [check.outcome for check in report.checks]
+    assert outcomes == ["exact"] + ["not run"] * 7
+    assert "EXACT: all 1 checks, bit by bit. 7 more were not run." in str(report)
+
+
+def test_where_there_was_no_time_at_all_nothing_is_claimed(hurry):
+    with pytest.raises(FactoryError, match="nothing could be compared within 120 seconds"):
+        verify(planted.make_clean("tensors"), on_start=hurry, **QUICK)
+
+
+def test_a_run_whose_time_is_up_ends_after_the_batch_in_hand():
+    with contextlib.closing(Laboratory(planted.make_clean("tensors"), seconds=60)) as here:
+        _, played = here.play(Play(batches=5, seconds=0))
+    assert played.out_of_time
+    assert len(played.delivered) == 1
 
 
 # Made with other options

@@ -52,7 +52,7 @@ def test_a_planted_defect_is_found_and_named(name):
     "name", ["tensors", "drawing", "texts", "counting", "stateless", "single", "keyed", "ranked"]
 )
 def test_a_clean_loader_passes_everything_it_can_be_put_through(name):
-    report = verify(planted.make_clean(name), batches=14, points=1)
+    report = verify(planted.make_clean(name), batches=12, points=1, workers=(0, 3))
     assert report.is_exact, str(report)
     assert report.cause is None
     outcomes = [check.outcome for check in report.checks]
@@ -71,6 +71,11 @@ def test_a_defect_of_an_iterable_is_named_whatever_its_lanes():
     assert report.cause is not None
     assert report.cause.kind == "generator"
     assert "Streamed.rng" in report.cause.words
+
+
+def test_a_hash_seed_that_the_user_has_set_is_part_of_all_runs(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    assert verify(planted.make_wrong("HashOfStrings"), **QUICK).is_exact
 
 
 # Factories that no other process can import
@@ -106,7 +111,7 @@ def test_a_defect_in_a_function_in_a_function_is_named(make, kind):
     assert report.cause.kind == kind
 
 
-def test_what_a_loader_over_torch_s_own_dataset_does_in_this_process_is_not_touched():
+def test_nothing_in_this_process_is_touched():
     before = ResumableDataLoader.__init__
     state = torch.get_rng_state(), random.getstate()
     verify(planted.make_clean("tensors"), batches=2, points=0, workers=(), world_sizes=())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import os
 import pickle
 import signal
@@ -127,6 +128,7 @@ def forked_here(task: Task) -> Process:
 
 def serve(control: socket.socket, context: Any, *, idle: float | None = None) -> NoReturn:
     """Fork whenever asked to, until nobody asks any more."""
+    gc.freeze()  # so that no collection in a fork copies what all of them share
     while True:
         control.settimeout(idle)
         try:

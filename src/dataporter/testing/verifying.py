@@ -146,6 +146,9 @@ class _Verification:
                 "what it waits for, or give it more time."
             )
             raise FactoryError(msg) from None
+        except ProcessEndedError:
+            msg = "a process of the verification ended by itself, or was killed. Verify again."
+            raise FactoryError(msg) from None
         if played.problem is not None:
             error = FactoryError(f"the loader failed: {played.problem.words}")
             add_note(error, played.problem.traceback)
@@ -174,8 +177,10 @@ class _Verification:
         try:
             trial = _Trial(self, planned)
             words = trial.difference()
-        except (TimeUpError, ProcessEndedError):
+        except TimeUpError:
             return unrun
+        except ProcessEndedError:
+            return replace(unrun, words="a process of the verification was killed")
         except FactoryError as error:
             if self._laboratory.seconds_left <= 0:
                 return unrun
