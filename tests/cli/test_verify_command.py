@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from watching import environment, until
 
-from dataporter.cli import main
+from dataporter import cli
 from dataporter.cli.main import run
 from dataporter.testing.processes import nurseries
 
@@ -257,7 +257,7 @@ def test_without_its_extra_the_command_says_what_to_install(monkeypatch, capsys)
     monkeypatch.delitem(sys.modules, "dataporter.cli.main")
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit) as ended:
-        main()
+        cli.start()
     assert ended.value.code == 2
     assert "typer is not installed" in (err := capsys.readouterr().err)
     assert 'pip install "torch-dataporter[cli]"' in err
@@ -266,7 +266,7 @@ def test_without_its_extra_the_command_says_what_to_install(monkeypatch, capsys)
 # As a process
 
 
-def start(*arguments, mark="", **options):
+def started(*arguments, mark="", **options):
     return subprocess.Popen(
         [sys.executable, "-m", "dataporter", "verify", *arguments],
         env={**environment(), "DATAPORTER_TEST_MARK": mark, "COLUMNS": "80"},
@@ -275,7 +275,7 @@ def start(*arguments, mark="", **options):
 
 
 def test_piped_output_has_no_colours_and_fits_into_80_columns(shop):
-    process = start(
+    process = started(
         *("shop.data:make_noisy", *QUICK, "--fail-fast"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -341,7 +341,7 @@ def test_a_terminal_has_colours_and_whole_lines_and_ctrl_c_leaves_nothing_behind
 def test_a_kill_leaves_no_process(shop):
     mark = f"killed-{os.getpid()}"
     slow = ("shop.data:make_slow", "--batches", "4")
-    process = start(*slow, mark=mark, stdout=subprocess.PIPE, text=True)
+    process = started(*slow, mark=mark, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("ResumableDataLoader")
     assert len(marked(mark)) > 3
     process.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 
-def main() -> None:
+def start() -> None:
     """Run the command; without the packages that it needs, say how to get them."""
     try:
         from dataporter.cli.main import run  # noqa: PLC0415  typer and rich are an extra

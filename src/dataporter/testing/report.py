@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-WIDTH = 80
+from dataporter.explanation import WIDTH, printable
+
 _SHOWN_DIFFERENCES = 2  # the others are much the same
 
 Outcome: TypeAlias = Literal["exact", "differs", "skipped", "not run"]
@@ -104,6 +105,8 @@ class Report:
 
 
 def _wrapped(text: str, first: str, others: str) -> str:
+    # An error of the user's code may have anything in it, in lines of its own too.
+    line = printable(" ".join(text.splitlines()))
     return textwrap.fill(
-        text, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
+        line, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
     )
