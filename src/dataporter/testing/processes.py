@@ -78,9 +78,10 @@ def _exactly(channel: socket.socket, size: int, deadline: float | None) -> bytes
 class Process:
     """Another process, seen from the one that verifies."""
 
-    def __init__(self, channel: socket.socket, pid: int) -> None:
+    def __init__(self, channel: socket.socket, pid: int, *, is_child: bool = False) -> None:
         self._channel = channel
         self._pid = pid
+        self._is_child = is_child  # of this very process, which has to collect it
 
     def receive(self, deadline: float) -> Any:
         """Wait for what it sends next."""
@@ -106,6 +107,8 @@ class Process:
         """End it with everything that it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
+        if self._is_child:
+            os.waitpid(self._pid, 0)
         self.forget()
 
     def forget(self) -> None:
@@ -123,7 +126,7 @@ def forked_here(task: Task) -> Process:
         ours.close()
         _live(theirs, None, task)
     theirs.close()
-    return Process(ours, receive(ours))
+    return Process(ours, receive(ours), is_child=True)
 
 
 def serve(control: socket.socket, context: Any, *, idle: float | None = None) -> NoReturn:
@@ -133,11 +136,15 @@ def serve(control: socket.socket, context: Any, *, idle: float | None = None) ->
         control.settimeout(idle)
         try:
             asked, descriptors, *_ = socket.recv_fds(control, 1, 1)
-        except (TimeoutError, ConnectionError):
-            asked, descriptors = b"", []
+        except TimeoutError:
+            if _has_children():  # they would die with this process
+                continue
+            os._exit(0)
+        except ConnectionError:
+            os._exit(0)
         if not asked:
             os._exit(0)
-        _collect_ended()
+        _has_children()
         channel = socket.socket(fileno=descriptors[0])
         if os.fork() == 0:
             control.close()
@@ -145,10 +152,14 @@ def serve(control: socket.socket, context: Any, *, idle: float | None = None) ->
         channel.close()
 
 
-def _collect_ended() -> None:
-    with contextlib.suppress(ChildProcessError):
+def _has_children() -> bool:
+    """Collect the processes that have ended, and say whether there are others."""
+    try:
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _live(channel: socket.socket, context: Any, task: Task | None = None) -> NoReturn:
