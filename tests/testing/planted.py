@@ -58,6 +58,13 @@ class Clock(Samples):
         return {"x": self.data[index], "read_at": time.time_ns()}
 
 
+class LateClock(Samples):
+    """One sample only depends on the time."""
+
+    def __getitem__(self, index):
+        return self.data[index] + (time.time() % 1 if index == 31 else 0)
+
+
 class ProcessId(Samples):
     def __getitem__(self, index):
         return self.data[index] + os.getpid()
@@ -224,6 +231,7 @@ def wrong(name: str):
     others = {
         "collate": lambda: loader(Samples(), collate_fn=collate_by_worker, num_workers=2),
         "falls over": lambda: loader(FallsOver()),
+        "late": lambda: loader(LateClock()),
         "init": lambda: loader(Samples(), worker_init_fn=mark_worker, num_workers=2),
         "seed": lambda: loader(Samples(), seed=time.time_ns()),
         "shuffled in place": lambda: loader(ShuffledInPlace()),

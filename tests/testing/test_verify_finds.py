@@ -17,6 +17,7 @@ DEFECTS = {
     "OwnGenerator": ("generator", "OwnGenerator.rng, NumPy's Generator"),
     "ModulesGenerator": ("generator", "planted.MODULES, Python's Random"),
     "Clock": ("clock", "depends on the time (in the samples of Clock)"),
+    "late": ("clock", "in the samples of LateClock"),
     "ProcessId": ("process", "depends on the id of the process"),
     "CallCounter": ("call order", "CallCounter.calls"),
     "InPlace": ("mutation", "InPlace.data"),
@@ -59,6 +60,7 @@ def test_a_clean_loader_passes_everything_it_can_be_put_through(name):
     assert "not run" not in outcomes
     assert outcomes.count("skipped") == {"counting": 2, "stateless": 2, "single": 2}.get(name, 0)
     assert all(check.batches for check in report.checks if check.outcome == "exact")
+    assert any("killed" in check.name for check in report.checks)
 
 
 def test_a_hugging_face_dataset_passes():

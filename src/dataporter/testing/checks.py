@@ -87,10 +87,10 @@ def interruptions(
 def _in_one_process(facts: Facts, points: _Points) -> Iterator[Interruption]:
     inline = {"num_workers": 0}
     point = points.random()
-    legs = Leg(options=inline, steps=_SOME_STEPS), Leg()
-    yield Interruption(
-        name=f"{_after(point)}, and once more {_SOME_STEPS} batches later", start=point, legs=legs
-    )
+    steps = points.steps_after(point)
+    legs = Leg(options=inline, steps=steps), Leg()
+    again = f"and once more {steps} batch{'es' if steps > 1 else ''} later"
+    yield Interruption(name=f"{_after(point)}, {again}", start=point, legs=legs)
     point = points.random()
     # Many a defect shows only where a sample is made for the second time.
     back = Leg(options=inline, steps=_SOME_STEPS, twice=True)
@@ -117,6 +117,10 @@ class _Points:
 
     def random(self) -> int:
         return self._chance.randrange(1, self._total) if self._total > 1 else 0
+
+    def steps_after(self, point: int) -> int:
+        """Some steps, with others after them if there are two."""
+        return max(min(_SOME_STEPS, (self._total - point) // 2), 1)
 
     def in_first_epoch(self) -> int:
         return self._chance.randrange(1, self._first_epoch) if self._first_epoch > 1 else 0
@@ -149,7 +153,7 @@ def _with_kills(facts: Facts, points: _Points) -> Iterator[Interruption | Left]:
     options = {"num_workers": max(facts.num_workers, 2), "max_restarts": 3}
     point = points.in_first_epoch()
     yield Interruption(
-        name=f"{_after(point)}, with 2 of {options['num_workers']} workers killed",
+        name=f"{_after(point)}, with {options['num_workers']} workers that are killed meanwhile",
         start=point,
         legs=(Leg(options=options, kills=(0, 1)),),
     )

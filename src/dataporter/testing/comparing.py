@@ -11,17 +11,20 @@ from dataporter.testing.playing import Delivered
 Samples: TypeAlias = Mapping[tuple[int, int], Contents]  # by epoch and position
 
 
-def unequal_batches(expected: Sequence[Delivered], found: Sequence[Delivered]) -> str | None:
-    """Say where the batches of two runs differ first; None where they are equal."""
-    for one, other in zip(expected, found, strict=False):
+def unequal_batches(
+    expected: Sequence[Delivered], found: Sequence[Delivered]
+) -> tuple[int, str] | None:
+    """Say after how many batches two runs differ first, and how; None where they are equal."""
+    for number, (one, other) in enumerate(zip(expected, found, strict=False)):
         if (one.epoch, one.number) != (other.epoch, other.number):
-            return (
+            words = (
                 f"expected batch {one.number} of epoch {one.epoch}, found batch {other.number} of "
                 f"epoch {other.epoch}"
             )
+            return number, words
         differing = difference(one.contents[0], other.contents[0])
         if differing is not None:
-            return _words(one, differing, differing.sample)
+            return number, _words(one, differing, differing.sample)
     return None
 
 

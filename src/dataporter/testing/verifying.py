@@ -174,8 +174,8 @@ class _Verification:
         unrun = Check(name=planned.name, outcome="not run", words="the time was up")
         if self._laboratory.seconds_left <= 0:
             return unrun
+        trial = _Trial(self, planned)
         try:
-            trial = _Trial(self, planned)
             words = trial.difference()
         except TimeUpError:
             return unrun
@@ -184,13 +184,14 @@ class _Verification:
         except FactoryError as error:
             if self._laboratory.seconds_left <= 0:
                 return unrun
-            trial, words = None, str(error)
+            return Check(name=planned.name, outcome="differs", words=str(error))
         if words is not None:
-            if self._cause is None and trial is not None:
-                self._cause = self._find_cause(planned, trial)
+            self._cause = self._cause or self._find_cause(planned, trial)
             return Check(name=planned.name, outcome="differs", words=words)
-        if trial is None or not trial.compared:
+        if not trial.compared:
             return unrun
+        if trial.spared_workers:
+            return replace(unrun, words="the workers had ended before they could be killed")
         return Check(name=planned.name, outcome="exact", batches=trial.compared)
 
     def _find_cause(self, planned: Interruption, trial: _Trial) -> Cause:
@@ -271,6 +272,7 @@ class _Trial:
         self._planned = planned
         self.compared = 0  # batches that were equal
         self.problem: Problem | None = None
+        self.spared_workers = False  # that were to be killed
         facts = verification.facts
         self._position = planned.start * facts.world_size * (facts.batch_size or 1)
 
@@ -282,6 +284,7 @@ class _Trial:
             first: Played | None = None
             for rank in range(leg.world_size):
                 played = self._played(leg, rank, state, done)
+                self.spared_workers = bool(leg.kills) and not played.killed
                 words = self._unequal(played, done, twice=leg.twice)
                 if words is not None:
                     return words
@@ -327,7 +330,10 @@ class _Trial:
             words = unequal_samples(run.samples(), found)
         else:
             expected = run.batches[done : done + (played.first or len(found))]
-            words = unequal_batches(expected * 2 if twice else expected, found)
+            unequal = unequal_batches(expected * 2 if twice else expected, found)
+            words = None if unequal is None else unequal[1]
+            if unequal is not None:
+                self.compared += unequal[0] % len(expected)
         if words is None and played.problem is not None:
             self.problem = played.problem
             words = played.problem.words
