@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test lint docs bench soak clean
 
 demo: $(VENV)/.package
 	$(BIN)/python examples/demo.py
@@ -17,6 +17,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The tests build it as well, elsewhere, and run what it shows.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
 
@@ -24,7 +28,7 @@ soak: $(VENV)/.dev
 	$(BIN)/pytest -n 2 -m soak
 
 clean:
-	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # The package with what it needs, installed again only when its declaration changes.
 $(VENV)/.package: pyproject.toml constraints.txt

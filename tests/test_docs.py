@@ -1,0 +1,223 @@
+"""What the documentation shows runs, what it names exists, and the site needs no network."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import typer.main
+
+import dataporter.errors
+from dataporter import DataPorterError, DataPorterWarning, ResumableDataLoader
+from dataporter.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+# Guides of frameworks: their code is run by tests that start the framework.
+FRAMEWORKS = {
+    "accelerate.md",
+    "lightning.md",
+    "ray.md",
+    "torch_checkpoint.md",
+    "torchrun.md",
+    "transformers.md",
+}
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.name not in FRAMEWORKS)
+COMMANDS_TO_COME = {"bench", "demo", "profile"}
+
+
+class Block(NamedTuple):
+    """A piece of code on a page."""
+
+    language: str
+    code: str
+    line: int
+    not_run: str  # why
+
+
+_BLOCK = re.compile(
+    r"^(?:<!-- not run: (?P<why>[^>]*) -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(
+            found["language"],
+            found["code"],
+            text.count("\n", 0, found.start("code")),
+            found["why"] or "",
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def section(page: str, heading: str) -> str:
+    """What is between a heading of the third level and the next of any level."""
+    _, _, rest = (DOCS / page).read_text().partition(f"\n### {heading}\n")
+    return re.split(r"^#", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+# What is shown runs
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for block in blocks(page):
+        if block.not_run:
+            continue
+        where = f"{page.name}, line {block.line}"
+        if block.language == "python":
+            exec(compile("\n" * block.line + block.code, str(page), "exec"), names)  # noqa: S102
+        elif block.language == "pycon":
+            example = doctest.DocTestParser().get_doctest(block.code, names, where, str(page), 0)
+            said: list[str] = []
+            runner = doctest.DocTestRunner(verbose=False)
+            runner.run(example, out=said.append, clear_globs=False)
+            names.update(example.globs)
+            assert not said, "".join(said)
+
+
+def test_every_block_says_what_it_is_and_why_it_is_not_run():
+    for page in PAGES:
+        assert page.read_text().count("```") == 2 * len(blocks(page)), page
+        for block in blocks(page):
+            assert block.language in {"python", "pycon", "sh", "text"}, (page, block.line)
+            assert not block.not_run or len(block.not_run.split()) > 3, (page, block.line)
+
+
+def test_the_guides_of_frameworks_are_run_elsewhere():
+    tests = [path.read_text() for path in ROOT.glob("tests/*/test_*.py")]
+    for name in FRAMEWORKS:
+        if (DOCS / name).exists():
+            assert any(name in text for text in tests), name
+
+
+# What is named exists
+
+
+def lines_of_shells() -> list[str]:
+    """What the pages tell a reader to type, without comments."""
+    lines = [
+        line.partition("#")[0].strip()
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "sh"
+        for line in block.code.splitlines()
+    ]
+    inline = [code for page in PAGES for code in re.findall(r"`([^`\n]+)`", page.read_text())]
+    lines += [code for code in inline if code.startswith(("dataporter ", "make "))]
+    return [line for line in lines if line]
+
+
+def test_the_commands_that_are_named_exist_with_their_options():
+    commands = typer.main.get_command(app).commands
+    named = set()
+    for line in lines_of_shells():
+        program, *words = line.split()
+        if program != "dataporter" or words == ["--help"]:
+            continue
+        name, *arguments = words
+        named.add(name)
+        if name in COMMANDS_TO_COME - commands.keys():
+            continue
+        known = {option for parameter in commands[name].params for option in parameter.opts}
+        assert {word for word in arguments if word.startswith("--")} <= known, line
+    assert commands.keys() <= named
+
+
+def test_the_options_of_commands_that_are_listed_are_theirs():
+    text = (DOCS / "command_line.md").read_text()
+    for name, command in typer.main.get_command(app).commands.items():
+        told = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+        listed = set(re.findall(r"--[a-z][a-z-]*", told))
+        options = {opt for parameter in command.params for opt in parameter.opts if "--" in opt}
+        assert listed == options - {"--help"}, name
+
+
+def test_the_targets_files_and_extras_that_are_named_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    extras = (ROOT / "pyproject.toml").read_text()
+    for line in lines_of_shells():
+        if line.startswith("make "):
+            assert re.search(rf"^{line.split()[1]}:", makefile, re.MULTILINE), line
+        for script in re.findall(r"\S+\.py\b", line):
+            assert (ROOT / script).exists(), line
+    for page in PAGES:
+        for extra in re.findall(r"torch-dataporter\[(\w+)\]", page.read_text()):
+            assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), (page, extra)
+        for path in re.findall(r"`((?:examples|benchmarks|tests)/[\w/.]+)`", page.read_text()):
+            assert (ROOT / path).exists(), (page, path)
+
+
+def test_every_option_of_the_loader_is_told_with_its_default():
+    rows = re.findall(r"^\| (`.*?) \| ?(.*?) \| ", (DOCS / "options.md").read_text(), re.MULTILINE)
+    told = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    parameters = dict(inspect.signature(ResumableDataLoader).parameters)
+    del parameters["unknown"]
+    # What None stands for.
+    resolved = {"tail": "pad", "engine": "processes"}
+    for name, parameter in parameters.items():
+        assert name in told, name
+        if told[name].startswith("`"):
+            shown = ast.literal_eval(told[name].strip("`"))
+            assert shown == resolved.get(name, parameter.default), name
+
+
+def test_every_error_has_its_remedy():
+    for name, kind in vars(dataporter.errors).items():
+        is_ours = inspect.isclass(kind) and issubclass(kind, DataPorterError | DataPorterWarning)
+        if not is_ours:
+            continue
+        told = section("errors.md", name)
+        assert told.strip(), name
+        if kind not in (DataPorterError, DataPorterWarning):
+            assert "emedy" in told or "| remedy |" in told, name
+        builtin = {base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"}
+        stated = set(re.findall(r"\*Also an? `(\w+)`", told))
+        assert stated == builtin - {"Exception"}, name
+        assert name in (DOCS / "errors.md").read_text().partition("### ")[0], name
+
+
+# Pictures and the site
+
+
+def test_the_picture_of_the_law_shows_the_real_order():
+    picture = (DOCS / "pictures" / "law.svg").read_text()
+    row = re.search(r'<g class="order">(.*?)</g>', picture, re.DOTALL)[1]
+    shown = [int(number) for number in re.findall(r">(\d+)</text>", row)]
+    loader = ResumableDataLoader(range(16), batch_size=16, shuffle=True, seed=7)
+    assert shown == next(iter(loader)).tolist()
+
+
+def test_the_site_is_built_strictly_and_needs_no_network(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    built = subprocess.run(
+        [*command, "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    for page in PAGES:
+        html = (tmp_path / page.relative_to(DOCS)).with_suffix(".html").read_text()
+        loaded = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", html)
+        assert not [tag for tag in loaded if re.search(r"""=["']?(https?:)?//""", tag)], page
+    for sheet in tmp_path.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
