@@ -17,9 +17,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tests build it as well, elsewhere, and run what it shows.
+# The tests build it as well, elsewhere, and run what it shows. With --quiet, it would not be strict.
 docs: $(VENV)/.dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
