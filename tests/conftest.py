@@ -17,6 +17,12 @@ settings.register_profile(
 settings.load_profile("dataporter")
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of every collection of garbage: there are many of these."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _in_time_and_tidy(request: pytest.FixtureRequest):
     """No test of workers may hang, and none leaves a worker behind for the next."""
