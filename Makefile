@@ -10,8 +10,8 @@ FRAMEWORKS := tests/integrations src/dataporter/integrations
 
 .PHONY: demo test lint docs bench soak clean
 
-demo: $(VENV)/.package
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/.cli
+	$(BIN)/dataporter demo --out build/demo
 
 test: lint
 	$(BIN)/pytest -n 2 -m "not soak" $(FRAMEWORKS:%=--ignore=%)
@@ -40,6 +40,10 @@ $(VENV)/.package: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.cli: $(VENV)/.package
+	$(PIP) --editable ".[cli]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.package

@@ -16,12 +16,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from measure import interleaved, table
-from throughput import TokenWindows
 from torch.utils.data import DataLoader
-from workers import Images
 
 from dataporter import ResumableDataLoader
+from dataporter.comparison.measure import interleaved, table
+from dataporter.comparison.workloads import Images, TokenWindows
 from dataporter.converters import DtypeConverter
 
 ROUNDS = 3

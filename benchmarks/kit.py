@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import interleaved, table
 from torch.utils.data import DataLoader, TensorDataset
 
+from dataporter.comparison.measure import interleaved, table
 from dataporter.converters import KeyBasedDtypeConverter
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.training import (

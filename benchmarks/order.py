@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from measure import count, interleaved, table
 
+from dataporter.comparison.measure import count, interleaved, table
 from dataporter.order import ShuffledOrder
 
 LENGTHS = [10**3, 10**4, 10**6, 10**8, 10**9, 10**12]

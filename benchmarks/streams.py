@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import interleaved, table
 from torch.utils.data import IterableDataset, get_worker_info
 
+from dataporter.comparison.measure import interleaved, table
 from dataporter.stateful_dataloader import StatefulDataLoader
 
 ROUNDS = 5

@@ -6,55 +6,19 @@ import platform
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from measure import interleaved, table
 from torch.utils.data import DataLoader, TensorDataset
 
 from dataporter import ResumableDataLoader
+from dataporter.comparison.measure import interleaved, table
+from dataporter.comparison.workloads import FiveFields, TokenWindows
 
 ROUNDS = 9
 
 
-class TokenWindows:
-    """Windows of 256 tokens cut from one long array, as language models are trained on."""
-
-    def __init__(self, windows: int = 8192, length: int = 256) -> None:
-        rng = np.random.default_rng(0)
-        self._tokens = rng.integers(0, 50_000, windows * length, dtype=np.int32)
-        self._length = length
-
-    def __len__(self) -> int:
-        return len(self._tokens) // self._length
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        start = index * self._length
-        return torch.from_numpy(self._tokens[start : start + self._length])
-
-
-class FiveFields:
-    """Dicts of five small fields, two of them cut from tensors at each reading."""
-
-    def __init__(self, length: int = 8192) -> None:
-        self._features = torch.randn(length, 16)
-        self._mask = torch.ones(length, 16, dtype=torch.bool)
-
-    def __len__(self) -> int:
-        return len(self._features)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {
-            "features": self._features[index],
-            "mask": self._mask[index],
-            "weight": index / 2,
-            "id": index,
-            "label": index % 10,
-        }
-
-
 def rows_in_memory() -> list[dict[str, Any]]:
     """Make the same dicts beforehand, as after reading a file of rows."""
-    fields = FiveFields()
+    fields = FiveFields(8192)
     return [fields[index] for index in range(len(fields))]
 
 
@@ -70,10 +34,10 @@ def against_torch() -> str:
     tensors = TensorDataset(torch.randn(65_536, 32), torch.randint(0, 10, (65_536,)))
     rows = []
     for name, dataset, batch_size, target in (
-        ("token windows (256 int32), batches of 64", TokenWindows(), 64, 1.0),
+        ("token windows (256 int32), batches of 64", TokenWindows(8192), 64, 1.0),
         ("TensorDataset, batches of 256", tensors, 256, 20.0),
         ("dicts of five fields in memory, batches of 128", rows_in_memory(), 128, 1.3),
-        ("dicts of five fields made at reading, batches of 128", FiveFields(), 128, 1.3),
+        ("dicts of five fields made at reading, batches of 128", FiveFields(8192), 128, 1.3),
     ):
         loaders: dict[str, DataLoader[Any]] = {
             "torch": DataLoader(dataset, batch_size, shuffle=True),  # type: ignore[arg-type]
@@ -97,7 +61,7 @@ def against_torch() -> str:
 
 def state_keeping() -> str:
     """Epochs with a state taken at every step, and without."""
-    loader = ResumableDataLoader(TokenWindows(), 64, shuffle=True, seed=1)
+    loader = ResumableDataLoader(TokenWindows(8192), 64, shuffle=True, seed=1)
 
     def with_states() -> None:
         for _ in loader:

@@ -44,6 +44,10 @@ ROOMS = [
     "saved_states",
     "integrations",
     "testing",
+    "child_processes",
+    "pages",
+    "demonstration",
+    "comparison",
     "cli",
     "__main__",
 ]
@@ -160,7 +164,7 @@ def test_every_file_has_its_line_in_the_architecture_and_says_what_it_is_for():
 
 FRAMEWORKS = {
     *("accelerate", "datasets", "lightning", "pyarrow", "pytorch_lightning", "ray"),
-    *("transformers", "typer", "rich"),
+    *("transformers", "typer", "rich", "matplotlib", "grain", "spdl", "torchdata"),
 }
 IMPORT = """
 import random, sys

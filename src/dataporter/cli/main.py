@@ -18,6 +18,8 @@ from typing import Annotated, NoReturn, ParamSpec
 import typer
 from rich.console import Console
 
+from dataporter.cli.bench import bench
+from dataporter.cli.demo import demo
 from dataporter.cli.inspect import inspect
 from dataporter.cli.verify import verify
 from dataporter.errors import DataPorterError
@@ -65,6 +67,8 @@ def _common(
 
 app.command()(_interruptible(verify))
 app.command()(_interruptible(inspect))
+app.command()(_interruptible(demo))
+app.command()(_interruptible(bench))
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -10,18 +10,44 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+_QUARTERS = 4
+_FEW = 3  # rounds
+
 
 def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Run every contender once to warm up, then in turns; median seconds of each."""
     for run in contenders.values():
         run()
+    times = in_turns(contenders, rounds)
+    return {name: statistics.median(measured) for name, measured in times.items()}
+
+
+def in_turns(
+    contenders: Mapping[str, Callable[[], object]], rounds: int, until: float | None = None
+) -> dict[str, list[float]]:
+    """Run contenders in turns; all their seconds.
+
+    After `until`, on the monotonic clock, no round begins beyond the few that a spread needs.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
+    for number in range(rounds):
+        if number >= _FEW and until is not None and time.monotonic() > until:
+            break
         for name, run in contenders.items():
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(measured) for name, measured in times.items()}
+    return times
+
+
+def spread(values: Sequence[float]) -> float:
+    """Half of the way between the quartiles, as a share of the median; of two values at least.
+
+    >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    0.3333333333333333
+    """
+    first, middle, last = statistics.quantiles(values, n=_QUARTERS, method="inclusive")
+    return (last - first) / 2 / middle
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -36,6 +62,10 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def count(number: int) -> str:
-    """Write a power of ten as one, any other number with separators."""
+    """Write a power of ten as one, any other number with separators.
+
+    >>> count(10**9), count(1234)
+    ('10^9', '1,234')
+    """
     power = len(str(number)) - 1
     return f"10^{power}" if number == 10**power else f"{number:,}"

@@ -1,0 +1,91 @@
+"""Processes that a command starts: each dies with it, and with all that it has started itself.
+
+A child is a session of its own, so that a terminal's Ctrl-C reaches the command only, which then
+ends its children. Where the command is killed, the system kills the children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_MOMENT = 3.0  # seconds
+
+
+@contextlib.contextmanager
+def started(
+    commands: Sequence[Sequence[str]], folder: Path, **environment: str
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run some modules of this package as children; at the end none is left.
+
+    Child *i* writes its errors to `i.err` in the folder, where its temporary files go too.
+    """
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(commands):
+            with (folder / f"{number}.err").open("wb") as errors:
+                children.append(_child(command, errors.fileno(), _variables(folder, environment)))
+        yield children
+    finally:
+        for child in children:
+            _end(child)
+
+
+def _child(
+    command: Sequence[str], errors: int, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603  this interpreter, with our own modules
+        [sys.executable, "-m", *command],
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        start_new_session=True,
+    )
+
+
+def _variables(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), **more}
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a child; what cleans up behind its processes has a moment to do so."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_MOMENT)
+    deadline = time.monotonic() + _MOMENT
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < deadline:
+            os.killpg(child.pid, 0)  # raises once there is nobody
+            time.sleep(0.01)
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """End a child by SIGKILL, with all processes of its session, and collect it."""
+    # A child that has been collected has a number which may by now be another's.
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def die_with_parent() -> None:
+    """Have the system kill this process when the one that started it is gone."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:  # it has just gone
+            os.kill(os.getpid(), signal.SIGKILL)

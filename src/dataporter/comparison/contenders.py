@@ -1,0 +1,146 @@
+"""Loaders that are compared: each delivers the batches of a dataset, shuffled, without an end.
+
+Grain and SPDL start their workers anew at each pass, in seconds. So their passes have no end;
+those of the others begin again with the workers that there are. All look two batches a worker
+ahead, as torch does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from dataporter.resumable_dataloader import ResumableDataLoader
+
+_AHEAD = 2  # batches a worker
+
+# Makes the batches of a dataset, given their size and the number of workers.
+Batches = Callable[[Any, int, int], Iterator[Any]]
+
+
+def installed() -> dict[str, str]:
+    """The contenders that are here, in which version.
+
+    >>> sorted(installed())[:1]
+    ['dataporter']
+    """
+    found = {}
+    for name in CONTENDERS:
+        try:
+            found[name] = metadata.version(DISTRIBUTIONS.get(name, name))
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _torch(dataset: Any, batch_size: int, workers: int) -> Iterator[Any]:
+    return _again_and_again(
+        DataLoader(dataset, batch_size, shuffle=True, num_workers=workers, persistent_workers=True)
+    )
+
+
+def _torchdata(dataset: Any, batch_size: int, workers: int) -> Iterator[Any]:
+    from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415  may be missing
+
+    return _again_and_again(
+        StatefulDataLoader(
+            dataset, batch_size, shuffle=True, num_workers=workers, persistent_workers=True
+        )
+    )
+
+
+def _dataporter(dataset: Any, batch_size: int, workers: int) -> Iterator[Any]:
+    return _again_and_again(
+        ResumableDataLoader(
+            dataset,
+            batch_size,
+            shuffle=True,
+            seed=1,
+            num_workers=workers,
+            persistent_workers=True,
+        )
+    )
+
+
+def _grain(dataset: Any, batch_size: int, workers: int) -> Iterator[Any]:
+    from grain import python as grain  # noqa: PLC0415  likewise
+
+    samples = grain.MapDataset.source(_Arrays(dataset)).shuffle(seed=1).repeat()
+    ahead = grain.ReadOptions(prefetch_buffer_size=_AHEAD * batch_size)
+    batches = samples.to_iter_dataset(ahead).batch(batch_size)
+    options = grain.MultiprocessingOptions(num_workers=workers)
+    for batch in batches.mp_prefetch(options):
+        yield _tensors(batch)
+
+
+def _spdl(dataset: Any, batch_size: int, workers: int) -> Iterator[Any]:
+    from spdl.dataloader import get_pytorch_dataloader  # noqa: PLC0415  likewise
+
+    loader = get_pytorch_dataloader(
+        dataset,
+        batch_size,
+        sampler=_Endless(len(dataset)),
+        num_workers=workers,
+        prefetch_factor=_AHEAD,
+    )
+    yield from loader
+
+
+CONTENDERS: dict[str, Batches] = {
+    "torch": _torch,
+    "torchdata": _torchdata,
+    "grain": _grain,
+    "spdl": _spdl,
+    "dataporter": _dataporter,
+}
+DISTRIBUTIONS = {"dataporter": "torch-dataporter"}
+
+
+def _again_and_again(loader: Any) -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch counts cores, torchdata uses what it deprecated
+        for _ in itertools.count():
+            yield from loader
+
+
+class _Endless:
+    """All indices in another order in each epoch, epoch after epoch."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from torch.randperm(self._length).tolist()
+
+
+class _Arrays:
+    """A dataset whose tensors are NumPy arrays, which is what Grain puts into batches."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self._dataset[index]
+        if isinstance(sample, dict):
+            return {name: _array(value) for name, value in sample.items()}
+        return _array(sample)
+
+
+def _array(value: Any) -> Any:
+    return value.numpy() if isinstance(value, torch.Tensor) else value
+
+
+def _tensors(batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return {name: torch.from_numpy(value) for name, value in batch.items()}
+    return torch.from_numpy(batch)

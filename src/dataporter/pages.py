@@ -1,0 +1,148 @@
+"""Pages to open in a browser: one file each, no script, no network, light and dark.
+
+Figures are SVG stretched to the width there is, so that words, which stand beside them as HTML,
+keep their size on a phone and on a wide screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+# Okabe and Ito's colours, which the colour-blind tell apart.
+COLOURS = ("#d55e00", "#e69f00", "#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#f0e442")
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --paper: #fff;
+  --card: #f6f8fa; --line: #d1d9e0; --pale: #b6bec9; --good: #00664a; --bad: #a13d00; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8ecf0; --soft: #9aa5b1; --paper: #14181d;
+  --card: #1d232a; --line: #353d47; --pale: #5a6572; --good: #3cc59a; --bad: #ff9a57; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1.5rem clamp(.8rem, 3vw, 3rem) 3rem; max-width: 90rem;
+  background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: clamp(1.25rem, 3.2vw, 1.9rem); line-height: 1.25; margin: .2rem 0 .8rem; }
+h1.good { color: var(--good); } h1.bad { color: var(--bad); }
+h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
+h3 { font-size: .9rem; font-weight: 500; margin: .9rem 0 .3rem; }
+p { margin: .4rem 0; max-width: 60rem; } .soft, figcaption, th { color: var(--soft); }
+figure { margin: 0; } figcaption { font-size: .88rem; margin-top: .5rem; max-width: 60rem; }
+.plot { display: grid; grid-template-columns: 3rem minmax(0, 1fr); }
+.plot .up, .plot .along { display: flex; justify-content: space-between; font-size: .78rem;
+  color: var(--soft); font-variant-numeric: tabular-nums; }
+.plot .up { flex-direction: column; padding-right: .5rem; text-align: right; line-height: 1; }
+.plot .along { grid-column: 2; }
+.plot svg, svg.map { display: block; width: 100%; background: var(--card); border-radius: 3px; }
+.plot svg { height: clamp(12rem, 30vw, 22rem); }
+svg.map { margin-bottom: .3rem; }
+svg path, svg line { vector-effect: non-scaling-stroke; fill: none; }
+svg.map path { stroke: none; }
+.keys { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .85rem; margin: .5rem 0; }
+.keys i { display: inline-block; width: .85em; height: .85em; border-radius: 2px;
+  margin-right: .35em; vertical-align: -.05em; }
+.bars { display: grid; grid-template-columns: minmax(5.5rem, max-content) minmax(0, 1fr);
+  gap: 3px .7rem; font-size: .85rem; align-items: center; }
+.bars div { display: flex; align-items: center; gap: .5rem; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
+.bars div i { height: 1rem; border-radius: 2px; min-width: 2px; flex: none; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem;
+  font-variant-numeric: tabular-nums; min-width: min(100%, 30rem); }
+th, td { padding: .3rem .8rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line);
+  font-weight: 400; } th:first-child, td:first-child { text-align: left; }
+td.bad { color: var(--bad); font-weight: 600; }
+pre { overflow-x: auto; background: var(--card); padding: .8rem; border-radius: 6px;
+  font-size: .8rem; line-height: 1.45; }
+@media (min-width: 75rem) { .two { display: grid; gap: 0 3rem;
+  grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); } }
+"""
+
+
+def page(title: str, body: Sequence[str]) -> str:
+    """A whole page of some parts."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
+
+
+def section(title: str, *content: str) -> str:
+    """A part of a page under a heading."""
+    return f"<section><h2>{escape(title)}</h2>{''.join(content)}</section>"
+
+
+def figure(name: str, content: str, caption: str) -> str:
+    """A picture with words below it."""
+    return f'<figure id="{name}">{content}<figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[bool] = ()) -> str:
+    """A table; rows that are bad news stand out."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    lines = []
+    for row, is_bad in zip(rows, bad or [False] * len(rows), strict=True):
+        mark = ' class="bad"' if is_bad else ""
+        lines.append(f"<tr>{''.join(f'<td{mark}>{escape(cell)}</td>' for cell in row)}</tr>")
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>{"".join(lines)}</table></div>'
+    )
+
+
+def keys(colours: Mapping[str, str]) -> str:
+    """What the colours stand for."""
+    spans = (
+        f'<span><i style="background:{colour}"></i>{escape(name)}</span>'
+        for name, colour in colours.items()
+    )
+    return f'<div class="keys">{"".join(spans)}</div>'
+
+
+def plot(
+    shapes: Sequence[str], up: Sequence[str], along: Sequence[str], size: tuple[float, float]
+) -> str:
+    """Lay shapes out between two axes, whose words are given from top and from left."""
+    spans = ["".join(f"<span>{escape(word)}</span>" for word in words) for words in (up, along)]
+    return (
+        f'<div class="plot"><div class="up">{spans[0]}</div>{_svg("", shapes, size)}'
+        f'<div class="along">{spans[1]}</div></div>'
+    )
+
+
+def line(points: Sequence[tuple[float, float]], style: str) -> str:
+    """A line through points."""
+    path = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
+    return f'<path d="{path}" style="{style}"/>'
+
+
+def cells(values: Sequence[Sequence[int]], colours: Sequence[str], name: str, height: int) -> str:
+    """A grid of cells in colours; value 0 has none."""
+    paths: dict[int, list[str]] = {}
+    for y, row in enumerate(values):
+        for x, value in enumerate(row):
+            if value:
+                paths.setdefault(int(value), []).append(f"M{x} {y}h1v1h-1z")
+    shapes = [
+        f'<path style="fill:{colours[value - 1]}" d="{"".join(paths[value])}"/>'
+        for value in sorted(paths)
+    ]
+    size = float(len(values[0])), float(len(values))
+    return _svg(
+        f'class="map" style="height:{height}px" role="img" aria-label="{name}"', shapes, size
+    )
+
+
+def bars(rows: Sequence[tuple[str, float, str, str]]) -> str:
+    """Bars from the left: what, share of the full width, colour, words at the end."""
+    drawn = (
+        f'<b style="font-weight:500">{escape(what)}</b><div>'
+        f'<i style="width:{65 * share:.2f}%;background:{colour}"></i>{escape(words)}</div>'
+        for what, share, colour, words in rows
+    )
+    return f'<div class="bars">{"".join(drawn)}</div>'
+
+
+def _svg(attributes: str, shapes: Sequence[str], size: tuple[float, float]) -> str:
+    box = f'viewBox="0 0 {size[0]:g} {size[1]:g}" preserveAspectRatio="none"'
+    return f"<svg {attributes} {box}>{''.join(shapes)}</svg>"
