@@ -27,7 +27,8 @@ h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
 h3 { font-size: .9rem; font-weight: 500; margin: .9rem 0 .3rem; }
 p { margin: .4rem 0; max-width: 60rem; } .soft, figcaption, th { color: var(--soft); }
 figure { margin: 0; } figcaption { font-size: .88rem; margin-top: .5rem; max-width: 60rem; }
-.plot { display: grid; grid-template-columns: 3rem minmax(0, 1fr); }
+.plot { display: grid; grid-template-columns: 3.6rem minmax(0, 1fr); }
+.plot span { white-space: nowrap; }
 .plot .up, .plot .along { display: flex; justify-content: space-between; font-size: .78rem;
   color: var(--soft); font-variant-numeric: tabular-nums; }
 .plot .up { flex-direction: column; padding-right: .5rem; text-align: right; line-height: 1; }
@@ -44,7 +45,9 @@ svg.map path { stroke: none; }
   gap: 3px .7rem; font-size: .85rem; align-items: center; }
 .bars div { display: flex; align-items: center; gap: .5rem; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
-.bars div i { height: 1rem; border-radius: 2px; min-width: 2px; flex: none; }
+.bars b { font-weight: 500; }
+.bars div i { width: calc(var(--share) * (100% - 10.5rem)); height: 1rem; border-radius: 2px;
+  min-width: 2px; flex: none; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem;
   font-variant-numeric: tabular-nums; min-width: min(100%, 30rem); }
 th, td { padding: .3rem .8rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line);
@@ -136,8 +139,8 @@ def cells(values: Sequence[Sequence[int]], colours: Sequence[str], name: str, he
 def bars(rows: Sequence[tuple[str, float, str, str]]) -> str:
     """Bars from the left: what, share of the full width, colour, words at the end."""
     drawn = (
-        f'<b style="font-weight:500">{escape(what)}</b><div>'
-        f'<i style="width:{65 * share:.2f}%;background:{colour}"></i>{escape(words)}</div>'
+        f'<b>{escape(what)}</b><div><i style="--share:{share:.4f};background:{colour}"></i>'
+        f"{escape(words)}</div>"
         for what, share, colour, words in rows
     )
     return f'<div class="bars">{"".join(drawn)}</div>'

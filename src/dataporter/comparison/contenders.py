@@ -7,8 +7,6 @@ ahead, as torch does.
 
 from __future__ import annotations
 
-import itertools
-import warnings
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
@@ -103,10 +101,8 @@ DISTRIBUTIONS = {"dataporter": "torch-dataporter"}
 
 
 def _again_and_again(loader: Any) -> Iterator[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch counts cores, torchdata uses what it deprecated
-        for _ in itertools.count():
-            yield from loader
+    while True:
+        yield from loader
 
 
 class _Endless:

@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -92,6 +93,7 @@ def _take(stream: Iterator[Any], batches: int) -> None:
 def main(file: Path, seconds: float) -> None:
     """Run the races one after the other, each in its share of the time that is left."""
     die_with_parent()
+    warnings.filterwarnings("ignore")  # torch counts cores, torchdata uses what torch deprecated
     torch.set_num_threads(1)
     deadline = time.monotonic() + seconds
     with file.open("a", buffering=1) as lines:

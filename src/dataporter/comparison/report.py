@@ -106,5 +106,5 @@ def resume_words(found: Resumed | None) -> str:
     if found.why:
         return f"not run: {found.why}"
     middle = statistics.median(found.seconds) * 1e3
-    memory = "" if found.megabytes is None else f", {found.megabytes:,.0f} MB"
+    memory = "" if found.megabytes is None else f", {found.megabytes:,.1f} MB"
     return f"{middle:,.1f} ms{spread_words(found.seconds)}{memory}"

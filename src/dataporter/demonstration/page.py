@@ -48,9 +48,9 @@ def _what_was_done(story: Story) -> str:
     words = (
         f"A small network learned to tell drawings apart, for {EPOCHS} epochs of "
         f"{story.before.samples} drawings, each shifted, mirrored and noised at random at every "
-        "reading. Once it ran to its end without interruption. Once it was killed by SIGKILL "
-        f"after step {story.killed_after}, on {topology(story.before)}, and resumed from the checkpoint "
-        f"of step {story.resumed_from}, on {topology(story.after)}."
+        f"reading. Once it ran to its end. Once it was killed by SIGKILL after step "
+        f"{story.killed_after}, on {topology(story.before)}, and resumed from the checkpoint of "
+        f"step {story.resumed_from}, on {topology(story.after)}."
     )
     return f"<p>{escape(words)}</p>"
 

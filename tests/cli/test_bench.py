@@ -1,0 +1,132 @@
+"""`dataporter bench` as a user runs it: it is shown to run, not what it measures."""
+
+import json
+import os
+import time
+
+import pytest
+from chromium import opened
+from terminals import COMMAND, in_terminal, marked, piped
+from watching import until
+
+from dataporter.comparison import resuming
+from dataporter.comparison.contenders import CONTENDERS, installed
+from dataporter.comparison.measure import in_turns
+from dataporter.comparison.racing import race
+from dataporter.comparison.report import Comparison
+from dataporter.comparison.resuming import Point, WrongBatchError, measured
+from dataporter.comparison.workloads import WORKLOADS, FiveFields
+
+# torchdata uses what torch deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A short comparison, its output piped."""
+    folder = tmp_path_factory.mktemp("bench")
+    return piped(*COMMAND, "bench", "--seconds", "1", "--out", "out", cwd=folder), folder / "out"
+
+
+def test_all_that_is_installed_is_compared_and_written(shown):
+    done, out = shown
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "\x1b" not in done.stdout
+    assert {path.name for path in out.iterdir()} == {"bench.md", "bench.html", "bench.json"}
+    results = json.loads((out / "bench.json").read_text())
+    assert {"torch", "torchdata", "dataporter"} <= set(results["versions"])
+    first = results["races"][0]
+    assert first["failed"] == {}
+    assert all(len(times) >= 3 for times in first["times"].values())
+    assert first["to_torch"]["torch"] == 1
+    resumed = {(r["who"], r["samples"], r["position"]): r for r in results["resumes"]}
+    assert resumed["dataporter", 10**12, 5 * 10**11]["seconds"]
+    assert "36,000 GB" in resumed["torch", 10**12, 5 * 10**11]["why"]
+    assert len(resumed["torchdata", 10**6, 0]["seconds"]) >= 1
+    markdown = (out / "bench.md").read_text()
+    assert "| token windows (256 int32), batches of 64, 2 workers" in markdown
+    assert "| 10^12 " in markdown
+
+
+def test_its_page_is_sound_in_a_browser_narrow_and_wide(shown, tmp_path):
+    for width, (scrolled, drawn, figures) in opened(shown[1] / "bench.html", tmp_path).items():
+        assert scrolled <= width
+        assert drawn >= 3 + 2 * 3  # bars, and lines of two plots
+        assert set(figures) == {"delivery", "by-size", "by-position"}
+        assert all(across > width * 0.35 and down > 60 for across, down in figures.values())
+
+
+def test_ctrl_c_leaves_no_process_and_no_file(tmp_path):
+    mark = f"bench-{os.getpid()}"
+    (tmp_path / "temporary").mkdir()
+    terminal = in_terminal(
+        *(*COMMAND, "bench", "--seconds", "30"),
+        cwd=tmp_path,
+        mark=mark,
+        TMPDIR=str(tmp_path / "temporary"),
+    )
+    until(lambda: len(marked(mark)) >= 4, 60)  # itself, its child, workers
+    terminal.press(b"\x03")
+    assert terminal.status() == 130
+    until(lambda: not marked(mark))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_an_impossible_time_is_bad_input(tmp_path):
+    done = piped(*COMMAND, "bench", "--seconds", "0", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "seconds must be finite and above 0, found 0.0" in done.stderr
+
+
+def test_a_contender_that_fails_does_not_stop_the_others(monkeypatch):
+    def broken(dataset, batch_size, workers):
+        raise LookupError("not today")
+        yield
+
+    monkeypatch.setitem(CONTENDERS, "torch", broken)
+    found = race(WORKLOADS[1], 0.1, 0)
+    assert found.failed == {"torch": "LookupError: not today"}
+    assert found.speed("torch") is None
+    assert found.speed("dataporter") > 0
+    report = Comparison(
+        versions=installed(), machine="", races=(found,), resumes=(), seconds=1.0
+    ).markdown()
+    assert "| failed " in report
+
+
+def test_every_contender_delivers_all_samples_of_an_epoch():
+    dataset = FiveFields(64)
+    for who in installed():
+        stream = CONTENDERS[who](dataset, 8, 1)
+        seen = [int(id_) for _ in range(8) for id_ in next(stream)["id"]]
+        stream.close()
+        assert sorted(seen) == list(range(64)), who
+
+
+def test_a_resume_to_the_wrong_batch_is_an_error_not_a_time(monkeypatch):
+    right = resuming.RESUMES["dataporter"]
+
+    def off_by_one(samples, batches):
+        return right(samples, batches)[0], right(samples, batches + 1)[1]
+
+    points = [Point(samples=10**4, position=6400)]
+    assert next(iter(measured("dataporter", points, 2, 1.0))).seconds
+    monkeypatch.setitem(resuming.RESUMES, "dataporter", off_by_one)
+    with pytest.raises(WrongBatchError):
+        list(measured("dataporter", points, 2, 1.0))
+
+
+@pytest.mark.parametrize("who", [who for who in resuming.RESUMES if who in installed()])
+def test_beyond_what_took_too_long_nothing_is_tried(who):
+    points = [Point(samples=10**4, position=640), Point(samples=10**5, position=64_000)]
+    first, second = measured(who, points, 3, limit=1e-9)
+    assert len(first.seconds) == 1
+    assert second.why.endswith("s at 640 of 10,000")
+
+
+def test_turns_end_with_the_time_but_not_before_there_is_a_spread():
+    made = in_turns({"a": lambda: None, "b": lambda: None}, 9, until=time.monotonic() - 1)
+    assert [len(times) for times in made.values()] == [3, 3]
+    assert len(in_turns({"a": lambda: None}, 9)["a"]) == 9

@@ -1,0 +1,53 @@
+"""The commands tried on a project that is not ours, in a terminal of 80 columns and piped."""
+
+import shutil
+import sys
+
+import pytest
+from launching import EXAMPLES
+from terminals import COMMAND, in_terminal, piped
+
+PROJECT = EXAMPLES / "foreign_project"
+QUICK = ("--batches", "4", "--points", "1", "--workers", "1", "--batch-size", "7")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of the project, trained for a while."""
+    folder = tmp_path_factory.mktemp("foreign") / "project"
+    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__", "*.pt"))
+    done = piped(sys.executable, "train.py", "--steps", "60", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "epoch 1, step 60: loss" in done.stdout
+    return folder
+
+
+def in_both(project, *arguments):
+    """Run a command piped and in a terminal; what both have shown."""
+    done = piped(*COMMAND, *arguments, cwd=project)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    terminal = in_terminal(*COMMAND, *arguments, cwd=project)
+    assert terminal.status() == 0
+    assert terminal.widest() <= 80
+    return done.stdout, terminal.text()
+
+
+def test_verify_says_that_its_loader_is_exact(project):
+    for shown in in_both(project, "verify", "train:make_loader", *QUICK):
+        assert "ResumableDataLoader over Chirps, 1,000 samples, batches of 25" in shown
+        assert "EXACT: all " in shown
+
+
+def test_inspect_says_where_its_training_stands(project):
+    for shown in in_both(project, "inspect", "checkpoint.pt"):
+        words = " ".join(shown.split())
+        assert "['data']['train']" in words
+        assert "500 of 1,000 samples (50.0 %), after 20 batches" in words
+
+
+def test_its_training_goes_on_from_there(project):
+    done = piped(sys.executable, "train.py", "--steps", "10", cwd=project)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "going on in epoch 1, after 500 clips" in done.stdout
