@@ -18,27 +18,27 @@ from dataporter.comparison.resuming import SIZES, Point
 from dataporter.comparison.running import resumed
 
 ROUNDS = 5
-LIMIT = 60.0  # seconds, after which no larger size is tried
+LIMIT = 60.0  # seconds for the rounds of one size
 
 
 def main() -> None:
     """Print the table."""
-    points = [Point(samples=size, position=size // 2) for size in SIZES]
-    cells = {size: [count(size)] for size in SIZES}
-    for who in ("dataporter", "torchdata"):
-        with tempfile.TemporaryDirectory() as folder:
-            for found in resumed(Path(folder), who, points, ROUNDS, LIMIT):
-                cells[found.samples] += (
-                    ["not run", found.why]
-                    if found.why
-                    else [
-                        f"{statistics.median(found.seconds) * 1e3:.1f} ms",
-                        f"{found.megabytes:.1f} MB",
-                    ]
-                )
+    rows = []
+    for size in SIZES:
+        cells = [count(size)]
+        for who in ("dataporter", "torchdata"):
+            with tempfile.TemporaryDirectory() as folder:
+                point = Point(samples=size, position=size // 2)
+                (found,) = resumed(Path(folder), who, [point], ROUNDS, LIMIT)
+            if found.why:
+                cells += ["not run", found.why]
+            else:
+                milliseconds = statistics.median(found.seconds) * 1e3
+                cells += [f"{milliseconds:.1f} ms", f"{found.megabytes:.1f} MB"]
+        rows.append(cells)
     header = ("samples", "dataporter", "memory", "torchdata", "memory")
     title = "From state to first batch, in mid-epoch (target: at most 10 ms and 16 MB, flat)"
-    print(table(title, header, list(cells.values())))
+    print(table(title, header, rows))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _MOMENT = 3.0  # seconds
+_PARENT = "DATAPORTER_PARENT"  # a variable with its process id
 
 
 @contextlib.contextmanager
@@ -54,7 +55,8 @@ def _child(
 
 def _variables(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), **more}
+    own = {"PYTHONPATH": path, "TMPDIR": str(folder), _PARENT: str(os.getpid())}
+    return {**os.environ, **own, **more}
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -85,7 +87,6 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 def die_with_parent() -> None:
     """Have the system kill this process when the one that started it is gone."""
     if sys.platform == "linux":
-        parent = os.getppid()
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != parent:  # it has just gone
+        if str(os.getppid()) != os.environ[_PARENT]:  # it went while this one was starting
             os.kill(os.getpid(), signal.SIGKILL)

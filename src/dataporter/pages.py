@@ -14,9 +14,11 @@ COLOURS = ("#d55e00", "#e69f00", "#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#f
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --paper: #fff;
-  --card: #f6f8fa; --line: #d1d9e0; --pale: #b6bec9; --good: #00664a; --bad: #a13d00; }
+  --card: #f6f8fa; --line: #d1d9e0; --pale: #b6bec9; --good: #00664a; --bad: #a13d00;
+  --cool: #0072b2; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8ecf0; --soft: #9aa5b1; --paper: #14181d;
-  --card: #1d232a; --line: #353d47; --pale: #5a6572; --good: #3cc59a; --bad: #ff9a57; } }
+  --card: #1d232a; --line: #353d47; --pale: #5a6572; --good: #3cc59a; --bad: #ff9a57;
+  --cool: #56b4e9; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem clamp(.8rem, 3vw, 3rem) 3rem; max-width: 90rem;
   background: var(--paper); color: var(--ink);

@@ -9,6 +9,7 @@ from chromium import opened
 from terminals import COMMAND, in_terminal, marked, piped
 from watching import until
 
+from dataporter.cli import bench, main
 from dataporter.comparison import resuming
 from dataporter.comparison.contenders import CONTENDERS, installed
 from dataporter.comparison.measure import in_turns
@@ -70,17 +71,26 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path):
     terminal.press(b"\x03")
     assert terminal.status() == 130
     until(lambda: not marked(mark))
+    assert terminal.widest() <= 80
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_an_impossible_time_is_bad_input(tmp_path):
-    done = piped(*COMMAND, "bench", "--seconds", "0", "--json", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "seconds must be finite and above 0, found 0.0" in done.stderr
+def ran(*arguments):
+    """Run the command in this process; its status."""
+    with pytest.raises(SystemExit) as ended:
+        main.run(["bench", *map(str, arguments)])
+    return ended.value.code
 
 
-def test_a_contender_that_fails_does_not_stop_the_others(monkeypatch):
+def test_an_impossible_time_is_bad_input(tmp_path, capsys):
+    assert ran("--seconds", 0, "--json", "--out", tmp_path) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "seconds must be finite and above 0, found 0.0" in printed.err
+
+
+def test_a_contender_that_fails_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
     def broken(dataset, batch_size, workers):
         raise LookupError("not today")
         yield
@@ -90,10 +100,13 @@ def test_a_contender_that_fails_does_not_stop_the_others(monkeypatch):
     assert found.failed == {"torch": "LookupError: not today"}
     assert found.speed("torch") is None
     assert found.speed("dataporter") > 0
-    report = Comparison(
-        versions=installed(), machine="", races=(found,), resumes=(), seconds=1.0
-    ).markdown()
-    assert "| failed " in report
+    report = Comparison(versions=installed(), machine="", races=(found,), resumes=(), seconds=1.0)
+    assert "| failed " in report.markdown()
+    monkeypatch.setattr(bench, "compare", lambda *_args, **_named: report)
+    assert ran("--json", "--out", tmp_path) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["races"][0]["failed"] == found.failed
+    assert printed["races"][0]["to_torch"]["dataporter"] is None
 
 
 def test_every_contender_delivers_all_samples_of_an_epoch():

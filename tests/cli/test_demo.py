@@ -3,16 +3,20 @@
 import math
 import os
 import re
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from chromium import opened
 from PIL import Image
-from terminals import COMMAND, in_terminal, marked, piped
+from terminals import COMMAND, in_terminal, marked
 from watching import until
 
-from dataporter.demonstration import Story, tell
+from dataporter.cli import demo, main
+from dataporter.cli.files import write_whole
+from dataporter.demonstration import Story, picture, tell
 from dataporter.demonstration.drawings import Drawings
 from dataporter.demonstration.sample_map import NOBODY, sample_map
 from dataporter.demonstration.steps import Step, read_steps
@@ -84,11 +88,13 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path):
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_bad_input_at_once(tmp_path):
-    (tmp_path / "file").touch()
-    done = piped(*COMMAND, "demo", "--out", "file/inside", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "the folder file/inside cannot be made" in " ".join(done.stderr.split())
+def test_a_kill_leaves_no_process(tmp_path):
+    mark = f"demo-killed-{os.getpid()}"
+    terminal = in_terminal(*COMMAND, "demo", cwd=tmp_path, mark=mark, TMPDIR=str(tmp_path))
+    until(lambda: len(marked(mark)) >= 3)  # whose ranks have hardly begun
+    os.kill(terminal.pid, signal.SIGKILL)
+    assert terminal.status() == -signal.SIGKILL
+    until(lambda: not marked(mark))
 
 
 @pytest.mark.soak
@@ -139,6 +145,55 @@ def story(**changes):
         seconds=1.0,
     )
     return replace(plain, **changes)
+
+
+def ran(*arguments):
+    """Run the command in this process; its status."""
+    with pytest.raises(SystemExit) as ended:
+        main.run(["demo", *map(str, arguments)])
+    return ended.value.code
+
+
+def test_a_difference_ends_with_status_1_and_is_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "tell", lambda *_args, **_named: story(same_weights=False))
+    assert ran("--out", tmp_path / "new" / "folder") == 1
+    assert "DIFFERENT: the resumed training is not the one" in capsys.readouterr().out
+    page = (tmp_path / "new" / "folder" / "demo.html").read_text()
+    assert '<h1 class="bad">DIFFERENT' in page
+    monkeypatch.setattr(demo, "tell", lambda *_args, **_named: story())
+    assert ran("--out", tmp_path) == 0
+
+
+def test_a_folder_that_cannot_be_made_is_bad_input_at_once(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert ran("--out", tmp_path / "file" / "inside") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "cannot be made: Not a directory. Name another one." in " ".join(printed.err.split())
+
+
+def test_without_matplotlib_it_says_so_before_it_begins(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(picture.importlib.util, "find_spec", lambda _name: None)
+    assert ran("--out", tmp_path / "out") == 2
+    assert "matplotlib is not installed" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "page.html"
+    write_whole(path, "old")
+
+    def interrupted(_self, _target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
 
 
 def found(verdict):

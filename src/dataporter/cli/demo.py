@@ -40,7 +40,9 @@ _RUNS = {
 def demo(
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Of data and kill; another one each time if not given."),
+        typer.Option(
+            min=0, max=2**63 - 1, help="Of data and kill; another one each time if not given."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for demo.html and demo.png.")] = Path(
         "dataporter-demo"

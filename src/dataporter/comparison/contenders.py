@@ -7,6 +7,7 @@ ahead, as torch does.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from dataporter import __version__
 from dataporter.resumable_dataloader import ResumableDataLoader
 
 _AHEAD = 2  # batches a worker
@@ -30,10 +32,8 @@ def installed() -> dict[str, str]:
     """
     found = {}
     for name in CONTENDERS:
-        try:
-            found[name] = metadata.version(DISTRIBUTIONS.get(name, name))
-        except metadata.PackageNotFoundError:
-            continue
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = __version__ if name == "dataporter" else metadata.version(name)
     return found
 
 
@@ -97,7 +97,6 @@ CONTENDERS: dict[str, Batches] = {
     "spdl": _spdl,
     "dataporter": _dataporter,
 }
-DISTRIBUTIONS = {"dataporter": "torch-dataporter"}
 
 
 def _again_and_again(loader: Any) -> Iterator[Any]:

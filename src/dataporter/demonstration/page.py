@@ -18,7 +18,7 @@ from dataporter.demonstration.verdict import (
     waits,
 )
 
-WHOLE, KILLED, RESUMED = "var(--pale)", pages.COLOURS[0], pages.COLOURS[2]
+WHOLE, KILLED, RESUMED = "var(--pale)", pages.COLOURS[0], "var(--cool)"
 
 
 def page_of(story: Story, verdict: Verdict) -> str:

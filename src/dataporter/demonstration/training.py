@@ -118,7 +118,7 @@ class Momentum:
         self._velocity = 0.9 * self._velocity + gradient
         parts = self._velocity.split([p.numel() for p in self._parameters])
         for parameter, part in zip(self._parameters, parts, strict=True):
-            parameter.sub_(0.06 * part.view_as(parameter))
+            parameter.sub_(0.03 * part.view_as(parameter))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {"velocity": self._velocity}
