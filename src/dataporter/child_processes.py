@@ -64,6 +64,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGTERM)
+            os.killpg(child.pid, signal.SIGCONT)  # for those that stand still
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_MOMENT)
     deadline = time.monotonic() + _MOMENT

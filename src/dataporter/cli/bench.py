@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dataporter.cli.files import make_folder, write_whole
+from dataporter.cli.files import check_folder, write_whole
 from dataporter.comparison import compare
 from dataporter.comparison.contenders import CONTENDERS, installed
 from dataporter.comparison.measure import count
@@ -38,7 +38,7 @@ def bench(
     All deliver the same datasets, in turns. Then each resumes a run, from a state to the first
     batch, which is checked: at several positions of an epoch and several sizes of the dataset.
     """
-    make_folder(out)
+    check_folder(out)
     show = _Shower(Console(highlight=False, soft_wrap=True), quiet=as_json)
     show.beginning()
     with tempfile.TemporaryDirectory(prefix="dataporter-") as folder, show.waiting():

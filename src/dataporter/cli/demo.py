@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from dataporter.cli.files import make_folder, write_whole
+from dataporter.cli.files import check_folder, write_whole
 from dataporter.demonstration import Story, tell
 from dataporter.demonstration.page import page_of
 from dataporter.demonstration.picture import check_matplotlib, picture_of
@@ -56,7 +56,7 @@ def demo(
     Takes under a minute. Exit status: 0 if all is identical, 1 if not.
     """
     check_matplotlib()
-    make_folder(out)
+    check_folder(out)
     seed = random.randrange(1000) if seed is None else seed
     console = Console(highlight=False, soft_wrap=True)
     _say(console, f"A training that is killed in mid-epoch, resumed, and compared (seed {seed}).\n")

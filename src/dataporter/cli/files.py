@@ -9,20 +9,21 @@ from pathlib import Path
 from dataporter.errors import OptionError
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder if there is none; raise at once, not after minutes, if it will not do."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"the folder {folder} cannot be made: {error.strerror}. Name another one."
-        raise OptionError(msg) from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        msg = f"nothing can be written to the folder {folder}. Name another one."
+def check_folder(folder: Path) -> None:
+    """Raise at once, not after minutes, for a folder that is not there and cannot be made."""
+    whole = folder.absolute()
+    there = next(path for path in (whole, *whole.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        msg = f"{folder} cannot be written to: {there} is no folder that can be. Name another one."
         raise OptionError(msg)
 
 
 def write_whole(path: Path, contents: str | bytes) -> None:
-    """Write a file under another name, and give it its own once it is there."""
+    """Write a file under another name, and give it its own once it is there.
+
+    Its folder is made if there is none.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     data = contents.encode() if isinstance(contents, str) else contents
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
