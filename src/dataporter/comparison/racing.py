@@ -30,7 +30,7 @@ from dataporter.comparison.pausing import go_on, in_its_turn, offspring, stop, s
 from dataporter.comparison.workloads import WORKLOADS, Workload
 
 _ROUNDS = 9  # at most
-_UNHURRIED = 240.0  # seconds from which on epochs have their full length
+_UNHURRIED = 165.0  # seconds of delivery from which on epochs have their full length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
