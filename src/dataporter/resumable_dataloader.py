@@ -66,6 +66,7 @@ from dataporter.streams import (
     share_of,
 )
 from dataporter.tasks import PlannedTasks, SampledTasks, Task, Tasks
+from dataporter.timing import Timing
 from dataporter.users_sampler import UsersSampler, epoch_of
 from dataporter.utils.fingerprint import dataset_fingerprint, dataset_length
 from dataporter.utils.lane_states import Lanes
@@ -545,6 +546,13 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def explain(self) -> Explanation:
         """Say in words where the run stands, what comes next and what a resume needs."""
         return Explanation(identity=self._identity(), progress=self._cursor.progress)
+
+    def note_times(self, timing: Timing | None) -> None:
+        """Have passes note what their time goes into, from the next workers on; None for no more.
+
+        For `dataporter profile`, which says what it means.
+        """
+        self._fetch.timing = timing
 
     def __repr__(self) -> str:
         if "_told" not in self.__dict__:  # its arguments were refused

@@ -21,6 +21,7 @@ from rich.console import Console
 from dataporter.cli.bench import bench
 from dataporter.cli.demo import demo
 from dataporter.cli.inspect import inspect
+from dataporter.cli.profile import profile
 from dataporter.cli.verify import verify
 from dataporter.errors import DataPorterError
 from dataporter.explanation import printable
@@ -33,7 +34,7 @@ Parameters = ParamSpec("Parameters")
 
 app = typer.Typer(
     name="dataporter",
-    help="See and prove how a loader resumes.",
+    help="See and prove how a loader resumes, and where its time goes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -65,10 +66,8 @@ def _common(
     del debug
 
 
-app.command()(_interruptible(verify))
-app.command()(_interruptible(inspect))
-app.command()(_interruptible(demo))
-app.command()(_interruptible(bench))
+for command in (demo, verify, inspect, profile, bench):
+    app.command()(_interruptible(command))
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:

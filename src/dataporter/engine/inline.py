@@ -10,6 +10,7 @@ from dataporter.engine.results import Results
 from dataporter.engine.worker import Fetches
 from dataporter.fetch import EMPTY, Failed
 from dataporter.tasks import Task
+from dataporter.timing import PIN
 
 
 def run_inline(tasks: Iterator[Task], fetch: Fetches, *, pin_memory: bool = False) -> Results:
@@ -25,8 +26,16 @@ def _fetched(tasks: Iterator[Task], fetch: Fetches, *, pins: bool) -> Iterator[t
 
 def attempted(fetch: Fetches, task: Task, *, pins: bool) -> Any:
     """Fetch a task's batch, or say why not."""
+    timing = fetch.timing
+    if timing is not None:
+        timing.begin()
     try:
         batch = fetch(task.indices, task.positions, task.stream, pinned_empty if pins else None)
-        return pinned(batch) if pins and batch is not EMPTY else batch
+        batch = pinned(batch) if pins and batch is not EMPTY else batch
+        if timing is not None:
+            if pins:
+                timing.end(PIN)
+            timing.note_made(task.progress.batches_processed)
+        return batch  # noqa: TRY300  an error of pinning is the caller's to raise too
     except Exception as error:  # noqa: BLE001  it is the caller's to raise
         return Failed(error)

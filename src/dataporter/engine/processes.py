@@ -48,6 +48,7 @@ from dataporter.engine.wire import (
     PARTIAL,
     REPLY,
     STOP,
+    TIMED,
     UNREADY,
     read_batch,
     write_task,
@@ -56,6 +57,7 @@ from dataporter.engine.worker import Fetches, Wiring, WorkerTraceback
 from dataporter.errors import PageLockWarning, WorkerError, WorkerTimeoutError
 from dataporter.fetch import EMPTY, Failed
 from dataporter.tasks import Task
+from dataporter.timing import Timing
 
 _RUSH = 4
 _STRETCH = 16
@@ -117,6 +119,7 @@ class ProcessEngine:
         self._tickets: dict[int, _Ticket] = {}  # by number of the issue
         self._abandoned: dict[int, int] = {}  # slots of issues nobody waits for, by number
         self._unfinished = 0  # tickets without a reply
+        self._ready = 0  # those with one, when a batch was last asked for
         self._arrived: deque[int] = deque()  # those with a reply, where the order is theirs
         self._largest = 0  # bytes of the largest batch so far
         self._issued = 0
@@ -192,15 +195,20 @@ class ProcessEngine:
     ) -> Iterator[Any]:
         losses = Losses(self._options.max_restarts)
         pace = Pace(self._options.num_workers) if self._options.adapts else None
+        timing = self._fetch.timing
         try:
             yield None
             while order:
-                asked = time.monotonic()
+                asked = time.monotonic_ns()
                 ticket = self._wait_for(tasks, order, losses)
+                there = time.monotonic_ns()
                 if pace is not None:
-                    self._adapt(pace.note(time.monotonic() - asked, self._crew.wanted))
+                    self._adapt(pace.note((there - asked) / 1e9, self._crew.wanted))
                 self._top_up(tasks, order)
-                yield ticket.task, self._take(ticket)
+                if timing is None:
+                    yield ticket.task, self._take(ticket)
+                else:
+                    yield ticket.task, self._take_timed(ticket, timing, asked, there)
         finally:
             self._abandon()
             self._running = False
@@ -241,6 +249,7 @@ class ProcessEngine:
         patience = self._options.timeout
         deadline = time.monotonic() + patience if patience else None
         self._read_replies()
+        self._ready = len(order) - self._unfinished
         while (number := self._deliverable(order)) is None:
             left = None
             if deadline is not None:
@@ -276,6 +285,18 @@ class ProcessEngine:
                         if not self._options.in_order:
                             self._arrived.append(issue)
                         self._largest = max(self._largest, offset + size)
+
+    def _take_timed(self, ticket: _Ticket, timing: Timing, asked: int, there: int) -> Any:
+        """Take a batch with what was noted of its making."""
+        number = ticket.task.progress.batches_processed
+        outcome, offset, size = ticket.reply or (UNREADY, 0, 0)
+        if outcome & TIMED:
+            packed = self._slots[ticket.slot].reach(offset + size)[offset : offset + size]
+            offset, size = timing.unpack(number, packed.tobytes())
+            ticket.reply = outcome - TIMED, offset, size
+        batch = self._take(ticket)
+        timing.note_handed(number, asked, there, self._ready)
+        return batch
 
     def _take(self, ticket: _Ticket) -> Any:
         """Rebuild a batch where it lies; its slot is free when the last part of it dies."""

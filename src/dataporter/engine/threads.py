@@ -8,6 +8,7 @@ by the caller's own thread, to see whether the dataset draws from the global one
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -47,7 +48,7 @@ def _delivered(
     *,
     randomness: bool,
 ) -> Iterator[tuple[Task, Any]]:
-    pins = options.pin_memory and can_pin()
+    pins, timing = options.pin_memory and can_pin(), fetch.timing
     executor = ThreadPoolExecutor(options.num_workers, "dataporter worker")
 
     def top_up() -> None:
@@ -67,6 +68,8 @@ def _delivered(
             break
         while ahead:
             awaited, patience = _awaited(ahead, options), options.timeout or None
+            if timing is not None:
+                asked, ready = time.monotonic_ns(), sum(future.done() for future in ahead)
             done = wait(awaited, patience, return_when=FIRST_COMPLETED).done
             if not done:
                 msg = (
@@ -78,6 +81,9 @@ def _delivered(
                 raise WorkerTimeoutError(msg)
             future = next(future for future in ahead if future in done)
             task = ahead.pop(future)
+            if timing is not None:
+                there = time.monotonic_ns()
+                timing.note_handed(task.progress.batches_processed, asked, there, ready)
             top_up()
             yield task, future.result()
     finally:

@@ -33,6 +33,7 @@ REPLY = struct.Struct("<QIIQQ")
 STOP = 0  # in place of an issue's number: the worker is to end
 # Outcomes: a batch; one with samples left out, and which; an error; one before any work.
 BATCH, PARTIAL, ERROR, UNREADY = range(4)
+TIMED = 4  # added to one of the first two: the result is how it was made and where it lies
 
 _HEAD = struct.Struct("<QQQqq")  # pass, seed, epoch, indices (-1: pickled), positions
 
@@ -78,6 +79,11 @@ def write_batch(writer: Writer, batch: Any) -> tuple[int, int]:
         pickler.dump(batch)
         table = np.array(pickler.placed, np.int64).tobytes()
         body = _TABLE.pack(len(table)) + table + stream.getvalue()
+    return write_bytes(writer, body)
+
+
+def write_bytes(writer: Writer, body: bytes) -> tuple[int, int]:
+    """Lay bytes out; their offset and size."""
     offset, memory = writer.reserve(len(body))
     memory[:] = np.frombuffer(body, np.uint8)
     return offset, len(body)

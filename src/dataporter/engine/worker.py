@@ -28,14 +28,17 @@ from dataporter.engine.wire import (
     PARTIAL,
     REPLY,
     STOP,
+    TIMED,
     UNREADY,
     read_task,
     write_batch,
+    write_bytes,
 )
 from dataporter.fetch import EMPTY, Skipped
 from dataporter.fetch.collate import Empty
 from dataporter.generators import seed_all
 from dataporter.randomness import Stream
+from dataporter.timing import WRITE, Timing
 from dataporter.worker_info import announce_worker
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -69,6 +72,11 @@ class Fetches(Protocol):
     @property
     def skipped(self) -> list[Skipped]:
         """The samples left out so far."""
+        ...
+
+    @property
+    def timing(self) -> Timing | None:
+        """Where times are noted; None unless the loader is profiled."""
         ...
 
     def begin_pass(self) -> None:
@@ -129,11 +137,14 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
     except Exception as error:  # noqa: BLE001  it is the parent's to raise
         ready = UNREADY, _packed(error, duty.worker)
     number_of_pass, stream = -1, Stream(0, 0)
+    timing = duty.fetch.timing
     while message := os.read(wiring.issues, ISSUE.size):
         issue, number, size = ISSUE.unpack(message)
         if issue == STOP:
             return
         board[duty.worker] = issue
+        if timing is not None:
+            timing.begin()
         slot = slots.get(number) or slots.setdefault(number, Slot(wiring.arena, number))
         try:
             found, indices, positions, (seed, epoch) = read_task(slot, size)
@@ -149,6 +160,12 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
                     skipped.clear()
                 offset, length = write_batch(writer, batch)
                 del batch
+                if timing is not None:
+                    outcome |= TIMED
+                    timing.end(WRITE)
+                    offset, length = write_bytes(
+                        writer, timing.packed(duty.worker, offset, length)
+                    )
             else:
                 outcome, (offset, length) = _write_error(slot, *ready)
         except Exception as error:  # noqa: BLE001  it is the parent's to raise

@@ -18,6 +18,7 @@ from dataporter.errors import OptionTypeError
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.vectorised import Gather, gather_for
 from dataporter.randomness import LazySeeding, Stream, finished
+from dataporter.timing import COLLATE, CONVERT, FETCH, Timing
 
 # Reading these runs nobody's code, so nothing can be drawn there.
 _CONTAINERS = (list, tuple, range, dict)
@@ -73,6 +74,7 @@ class Fetcher:
         self._batched = batched
         self._skips_errors = skips_errors
         self.skipped: list[Skipped] = []  # the samples left out so far
+        self.timing: Timing | None = None  # where times are noted, while it is profiled
         self._fetching = LazySeeding(seeds_globals=randomness)
         self._randomness = randomness
         self._convert = conversion_of(converter)
@@ -114,14 +116,19 @@ class Fetcher:
             empty = None
         rows = _as_rows(indices) if self._gather is not None else None
         if self._gather is not None and rows is not None:
-            batch, finish, kept = self._gather(rows, empty), self._convert, positions
+            batch, kept = self._gather(rows, empty), positions
+            if self.timing is not None:
+                self.timing.end(FETCH, len(rows))
+            finish = None if self._convert is None else self._converted
         else:
             wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
             samples, kept = self._samples(wanted, positions, stream)
+            if self.timing is not None:
+                self.timing.end(FETCH, len(samples))
             if not samples and len(positions):
                 return EMPTY
             if empty is not None and self._collate is collate:
-                return collate(samples, empty)
+                return self._stacked(samples, empty)
             batch, finish = samples if self._batched else samples[0], self._collate_and_convert
         if finish is None:
             return batch
@@ -165,8 +172,11 @@ class Fetcher:
     ) -> list[Any]:
         if type(self._dataset) in _CONTAINERS:
             return [self._dataset[index] for index in wanted]
+        each = self._dataset.__getitem__
+        if self.timing is not None:
+            each = self.timing.each(each)
         return self._fetching.map(
-            self._dataset.__getitem__,
+            each,
             wanted,
             keys=lambda: stream.sample_keys(positions),
             whole=self._getitems,
@@ -175,12 +185,27 @@ class Fetcher:
     def collated(self, samples: list[Any], empty: Empty | None = None) -> Any:
         """Make a batch of samples as it is done after fetching, seeding aside."""
         if empty is not None and self._collate is collate and self._convert is None:
-            return collate(samples, empty)
+            return self._stacked(samples, empty)
         return self._collate_and_convert(samples if self._batched else samples[0])
+
+    def _stacked(self, samples: list[Any], empty: Empty) -> Any:
+        batch = collate(samples, empty)
+        if self.timing is not None:
+            self.timing.end(COLLATE)
+        return batch
 
     def _collate_and_convert(self, samples: Any) -> Any:
         batch = self._collate(samples)
-        return batch if self._convert is None else self._convert(batch)
+        if self.timing is not None:
+            self.timing.end(COLLATE)
+        return batch if self._convert is None else self._converted(batch)
+
+    def _converted(self, batch: Any) -> Any:
+        convert: Any = self._convert
+        batch = convert(batch)
+        if self.timing is not None:
+            self.timing.end(CONVERT)
+        return batch
 
 
 def conversion_of(converter: Any, name: str = "converter") -> Callable[[Any], Any] | None:

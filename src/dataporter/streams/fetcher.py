@@ -21,6 +21,7 @@ from dataporter.fetch import Fetcher, Skipped
 from dataporter.fetch.collate import Empty
 from dataporter.randomness import Stream, each_seeded, in_lane
 from dataporter.streams.lane import Home, Lane, Start, is_stateful
+from dataporter.timing import FETCH, STATE, Timing
 from dataporter.utils.lane_states import Lanes
 from dataporter.worker_info import WorkerInfo, announced
 
@@ -93,6 +94,10 @@ class LaneFetcher:
         return again
 
     @property
+    def timing(self) -> Timing | None:
+        return self._fetch.timing
+
+    @property
     def skipped(self) -> list[Skipped]:
         return self._fetch.skipped
 
@@ -127,10 +132,15 @@ class LaneFetcher:
             else:
                 keys = stream.sample_keys(positions)
                 samples = lane.apply(partial(_samples, order.indices, keys, seeds=self._randomness))
+            timing = self._fetch.timing
+            if timing is not None:
+                timing.end(FETCH, len(samples))
             if self._drop_last and lane.ended:
                 samples = []
             batch = self._fetch.collated(samples, empty) if samples else None
             states = lane.capture() if order.captures or lane.ended else (None, None)
+            if timing is not None:
+                timing.end(STATE)
         return (batch, len(samples), lane.ended, *states)
 
     def open(self, starts: Mapping[int, Start], stream: Stream) -> Opened:

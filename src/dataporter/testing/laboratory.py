@@ -11,11 +11,12 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
-from dataporter.errors import FactoryError, add_note
+from dataporter.errors import FactoryError, OptionError, add_note
 from dataporter.testing.playing import Hosting, Play, Played, Problem, host, play
 from dataporter.testing.processes import (
     Process,
     ProcessEndedError,
+    Task,
     TimeUpError,
     forked_here,
     nurseries,
@@ -41,8 +42,15 @@ class Laboratory:
     """Runs plays of one factory in processes of their own, until a deadline."""
 
     def __init__(
-        self, factory: Callable[[], Any] | str, *, seconds: float, shows_output: bool = False
+        self,
+        factory: Callable[[], Any] | str,
+        *,
+        seconds: float,
+        shows_output: bool = False,
+        interpreters: int = len(_HASH_SEEDS),
     ) -> None:
+        if isinstance(factory, str):
+            _check_name(factory)
         self._factory = factory
         self._seconds = seconds
         self._deadline = monotonic() + seconds
@@ -54,7 +62,7 @@ class Laboratory:
         if os.environ.get("PYTHONHASHSEED", "random") != "random":
             self._hash_seeds = (os.environ["PYTHONHASHSEED"],) * 2
         if self.is_importable:
-            for seed in self._hash_seeds:
+            for seed in self._hash_seeds[:interpreters]:
                 nurseries.start(seed)
 
     def close(self) -> None:
@@ -73,13 +81,21 @@ class Laboratory:
 
     def play(self, request: Play, where: Where = HERE) -> tuple[Facts, Played]:
         """Run the loader once, in a new process."""
-        player = self._host(where).fork(functools.partial(play, request=request), self._deadline)
+        facts, played = self.run(functools.partial(play, request=request), where)
+        return facts, Played(problem=played) if isinstance(played, Problem) else played
+
+    def run(self, task: Task, where: Where = HERE) -> tuple[Any, Any]:
+        """Have a new process do a task with the factory: what the loader is like, then what it did.
+
+        A problem in place of the first raises, one in place of the second is the caller's.
+        """
+        player = self._host(where).fork(task, self._deadline)
         try:
             return self._result(player)
         finally:
             player.kill()
 
-    def _result(self, player: Process) -> tuple[Facts, Played]:
+    def _result(self, player: Process) -> tuple[Any, Any]:
         try:
             facts = player.receive(self._deadline)
         except ProcessEndedError:
@@ -93,7 +109,7 @@ class Laboratory:
             return facts, player.receive(self._deadline)
         except ProcessEndedError:
             words = "the process ended: it crashed, or was killed for want of memory"
-            return facts, Played(problem=Problem("batch", "ProcessEnded", words, ""))
+            return facts, Problem("batch", "ProcessEnded", words, "")
 
     def _host(self, where: Where) -> Process:
         if where not in self._hosts:
@@ -131,6 +147,16 @@ class Laboratory:
             f"{what} after {self._seconds:g} seconds. Find out what it waits for, or give it "
             "more time."
         )
+
+
+def _check_name(factory: str) -> None:
+    module, _, name = factory.partition(":")
+    if not all(step.isidentifier() for step in (*module.split("."), *name.split("."))):
+        hint = ""
+        if module.endswith(".py"):
+            hint = f" For a file, that is its name alone: {module[:-3].replace('/', '.')}:{name}."
+        msg = f"the factory is named as package.module:function, found {factory!r}.{hint}"
+        raise OptionError(msg)
 
 
 def _pickled(factory: Callable[[], Any]) -> bytes | None:

@@ -127,7 +127,7 @@ def host(
     try:
         factory = load()
     except BaseException as error:  # noqa: BLE001  an import can raise anything, SystemExit too
-        send(channel, _problem("factory", error))
+        send(channel, problem_of("factory", error))
         return
     send(channel, None)
     serve(channel, factory)
@@ -174,7 +174,7 @@ def play(channel: socket.socket, factory: Factory, request: Play) -> None:
             options |= _AS_SAMPLES
         loader, facts = made_by(factory, options)
     except BaseException as error:  # noqa: BLE001  a factory can raise anything
-        send(channel, _problem("factory", error))
+        send(channel, problem_of("factory", error))
         return
     send(channel, facts)
     played = Played()
@@ -229,7 +229,7 @@ class _Player:
                 if self._request.looks:
                     self._played.changed = changes(before, look(roots))
         except BaseException as error:  # noqa: BLE001  a dataset can raise anything
-            self._played.problem = _problem(stage, error)
+            self._played.problem = problem_of(stage, error)
 
     def _deliver_once_or_twice(self, roots: dict[str, Any]) -> None:
         path = self._request.puts_back
@@ -344,7 +344,8 @@ _AS_SAMPLES = {
 }
 
 
-def _problem(stage: str, error: BaseException) -> Problem:
+def problem_of(stage: str, error: BaseException) -> Problem:
+    """Tell of an error to another process."""
     text = "".join(traceback.format_exception(error))
     if isinstance(error, DataPorterError):
         return Problem(stage, type(error).__name__, str(error), text)

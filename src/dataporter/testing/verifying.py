@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from dataporter.arguments import check_int, check_number
-from dataporter.errors import FactoryError, NotExactError, OptionError, add_note
+from dataporter.errors import FactoryError, NotExactError, add_note
 from dataporter.testing.causes import cause_of_problem, find_cause
 from dataporter.testing.checks import Interruption, Left, Leg, Variety, interruptions
 from dataporter.testing.comparing import Samples, samples_of, unequal_batches, unequal_samples
@@ -73,7 +73,7 @@ def verify(
     is verified, `on_check` each outcome at once. What the user's code prints is dropped, unless
     `shows_output`.
     """
-    _check_options(make_loader, batches, seconds, points)
+    _check_options(batches, seconds, points)
     variety = Variety(
         workers=_checked("workers", workers, 0),
         batch_sizes=_checked("batch_sizes", batch_sizes, 1),
@@ -105,20 +105,10 @@ def verify(
     )
 
 
-def _check_options(make_loader: Any, batches: int, seconds: float, points: int) -> None:
+def _check_options(batches: int, seconds: float, points: int) -> None:
     check_int("batches", batches, least=1)
     check_number("seconds", seconds, above=0)
     check_int("points", points, least=0)
-    if isinstance(make_loader, str):
-        module, _, name = make_loader.partition(":")
-        if not all(step.isidentifier() for step in (*module.split("."), *name.split("."))):
-            hint = ""
-            if module.endswith(".py"):
-                hint = (
-                    f" For a file, that is its name alone: {module[:-3].replace('/', '.')}:{name}."
-                )
-            msg = f"the factory is named as package.module:function, found {make_loader!r}.{hint}"
-            raise OptionError(msg)
 
 
 def _checked(name: str, values: Sequence[int] | None, least: int) -> Sequence[int] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -290,7 +290,8 @@ def profile_dataloader(
     state = loader.state_dict() if has_state else None  # type: ignore[attr-defined]
     started = time.perf_counter()
     try:
-        waits = list(_waits(loader, num_batches, step_time or 0.0))
+        steps = timed_steps(loader, num_batches, step_time or 0.0)
+        waits = [(got - asked) / 1e9 for asked, got, _ in steps]
     finally:
         total = time.perf_counter() - started
         if has_state:
@@ -298,9 +299,18 @@ def profile_dataloader(
     return _summary(waits, total, step_time)
 
 
-def _waits(loader: Iterable[Any], num_batches: int, step_time: float) -> Iterator[float]:
-    """Seconds until each batch was there."""
-    started = time.perf_counter()
+def timed_steps(
+    loader: Iterable[Any],
+    num_batches: int,
+    step_time: float,
+    look: Callable[[Any], Any] = lambda _: None,
+) -> Iterator[tuple[int, int, Any]]:
+    """Draw batches and pause after each, as a training does: when asked, when got, what was seen.
+
+    Stamps are nanoseconds of the monotonic clock. What `look` returns of a batch is what is seen
+    of it; looking is part of the pause.
+    """
+    asked = time.monotonic_ns()
     batches = iter(loader)
     for _ in range(num_batches):
         try:
@@ -309,11 +319,14 @@ def _waits(loader: Iterable[Any], num_batches: int, step_time: float) -> Iterato
             return
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # a batch on its way to a device is not there yet
-        yield time.perf_counter() - started
+        got = time.monotonic_ns()
+        seen = look(batch)
         del batch  # as a training lets go of it before the next
-        if step_time:
-            time.sleep(step_time)
-        started = time.perf_counter()
+        yield asked, got, seen
+        left = step_time - (time.monotonic_ns() - got) / 1e9
+        if left > 0:
+            time.sleep(left)
+        asked = time.monotonic_ns()
 
 
 def _summary(waits: list[float], total: float, step_time: float | None) -> LoaderProfile:

@@ -1,0 +1,118 @@
+"""`dataporter profile package.module:make_loader`: where a loader's time goes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from dataporter.errors import OptionError
+from dataporter.profiling import Profile, Trial
+from dataporter.profiling import profile as profiled
+from dataporter.profiling.page import page_of
+from dataporter.profiling.report import trial_line
+from dataporter.profiling.trace import trace_of
+
+
+def profile(
+    context: typer.Context,
+    factory: Annotated[
+        str, typer.Argument(help="package.module:function; a call of it makes a new loader.")
+    ],
+    step_ms: Annotated[float, typer.Option(help="A simulated step, in milliseconds.")] = 20,
+    batches: Annotated[int, typer.Option(help="Batches to measure.")] = 200,
+    seconds: Annotated[float, typer.Option(help="Time for all of it.")] = 60,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search for workers, engine and prefetch_factor.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with a timeline.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace, for ui.perfetto.dev.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
+) -> None:
+    """Say where a loader's time goes, whether a training waits for it, and what to change.
+
+    Batches are drawn in a process of its own, each followed by a step that sleeps, as a process
+    does while its device computes. Of a torch DataLoader, only waits can be seen. With --tune,
+    other settings are tried on the loader itself as long as there is time. Exit status: 0, and 2
+    if the factory cannot be used.
+    """
+    for path in (html, trace):
+        _check_place(path)
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as `python -m` does
+    console = Console(highlight=False, soft_wrap=True)
+    show = _shower(console, quiet=as_json)
+    watched = console.is_terminal and not as_json
+    with console.status("measuring ...") if watched else contextlib.nullcontext():
+        found = profiled(
+            factory,
+            batches=batches,
+            seconds=seconds,
+            step_ms=step_ms,
+            tune=tune,
+            on_profile=lambda early: show(early.text() + ("\n\nTuning" if tune else "")),
+            on_trial=lambda trial: show(_trial_words(trial)),
+            shows_output=bool(context.obj),
+        )
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2))
+    if found.tuning is not None:
+        show(f"\n{found.tuning_text()}")
+    for path, made, what in ((html, page_of, "page"), (trace, _traced, "trace")):
+        if path is not None:
+            _write(path, made(found))
+            show(f"\nThe {what} is in {path}.")
+
+
+def _trial_words(trial: Trial) -> str:
+    return trial_line(trial)
+
+
+def _traced(found: Profile) -> str:
+    return trace_of(found.measured)
+
+
+def _shower(console: Console, *, quiet: bool) -> Callable[[str], None]:
+    def show(words: str) -> None:
+        if not quiet:
+            console.print(Text(words))
+
+    return show
+
+
+def _check_place(path: Path | None) -> None:
+    """Raise at once, not after a minute, for a file that cannot be written."""
+    if path is None:
+        return
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        msg = f"{path} cannot be written: name a file in a folder that exists and can be written."
+        raise OptionError(msg)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,211 @@
+"""What a loader's time goes into, noted while it is profiled. Otherwise there is no `Timing`.
+
+Whoever makes a batch notes the end of each stage; a worker process leaves what it noted
+behind the batch in its slot. Whoever hands it over notes how long it was waited for. All
+stamps are nanoseconds of one clock, that of the system, which its processes share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import marshal
+import os
+import reprlib
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic_ns, thread_time_ns
+from typing import Any, NamedTuple
+
+STAGES = ("fetch", "collate", "convert", "state", "write", "pin")
+FETCH, COLLATE, CONVERT, STATE, WRITE, PIN = range(len(STAGES))
+
+CONSUMER = -1  # in place of a worker's number: made where it was asked for
+
+_WORTH_TIMING = 10_000  # ns that a sample takes; below, looking at the clock would show
+_NAMED = 4  # slowest samples of a batch
+_LOOK_EVERY = 4  # batches at what the system says of a thread, which takes 12 µs,
+_WORTH_LOOKING = 2_000_000  # and only if they take so many ns
+_WHERE = struct.Struct("<QQ")  # offset and size of a batch in its slot
+
+
+class Made(NamedTuple):
+    """How one batch was made."""
+
+    number: int  # of the batch in its epoch, from 1
+    worker: int
+    cpu: int | None  # ns that its maker computed, of some
+    queued: int | None  # and that it would have, had a core been free; the rest it waited
+    spans: list[tuple[int, int, int]]  # stage, start, end
+    samples: int
+    usual: int  # ns of its middle sample, 0 where samples were not timed one by one
+    slowest: Sequence[tuple[int | str, int]]  # index and ns of a few samples
+
+
+class Handed(NamedTuple):
+    """How one batch was handed over."""
+
+    number: int
+    asked: int
+    there: int  # when the consumer had not to wait for its maker any more
+    handed: int
+    ready: int  # batches that were there when it was asked for
+
+
+class _Batch:
+    """The batch that a thread is making."""
+
+    __slots__ = ("before", "count", "looks", "made", "marks", "pace", "paces", "samples", "worker")
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.marks: list[int] = [0]  # a stamp, then stage and stamp by turns
+        self.samples: list[tuple[int, Any]] = []
+        self.count = 0
+        self.made = 0  # batches before this one
+        self.looks = False  # at what the system says
+        self.before = 0, 0  # what it said at the beginning
+        # ns for a sample of the last two batches: one may have been held up by another process.
+        self.pace = self.paces = _WORTH_TIMING
+
+
+class _Thread(threading.local):
+    """The batch of each thread; `numbers` counts them, from that of the consumer on."""
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self.batch = _Batch(next(numbers))
+
+
+class Timing:
+    """Notes when batches are made and handed over.
+
+    Noting is done at every batch, so all that can be done later is: `made` and `handed` are
+    put together when they are asked for.
+
+    >>> timing = Timing()
+    >>> timing.begin()
+    >>> timing.end(FETCH, 32)
+    >>> timing.note_made(1)
+    >>> timing.made[0].samples
+    32
+    """
+
+    def __init__(self) -> None:
+        self._made: list[tuple[int, Any]] = []
+        self._handed: list[tuple[int, int, int, int, int]] = []
+        self._thread = _Thread(itertools.count(CONSUMER))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Timing, ()  # a worker notes for itself
+
+    @property
+    def made(self) -> list[Made]:
+        """Every batch that was made."""
+        return [_unpacked(number, noted) for number, noted in self._made]
+
+    @property
+    def handed(self) -> list[Handed]:
+        """Every batch that was handed over by those who did not make it."""
+        return [Handed(*noted) for noted in self._handed]
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._made.clear()
+        self._handed.clear()
+
+    def begin(self) -> None:
+        """Note that this thread begins a batch."""
+        batch = self._thread.batch
+        batch.count = 0
+        batch.samples = []
+        if batch.looks:
+            batch.before = _scheduled()
+        batch.marks = [monotonic_ns()]
+
+    def end(self, stage: int, samples: int = 0) -> None:
+        """Note that all since the last end was this stage; how many samples it has fetched."""
+        batch = self._thread.batch
+        marks = batch.marks
+        marks += (stage, monotonic_ns())
+        if samples:
+            batch.count += samples
+            batch.paces, batch.pace = batch.pace, (marks[-1] - marks[-3]) // samples
+
+    def each(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return what fetches a sample, watched by a clock if samples take long enough."""
+        batch = self._thread.batch
+        if batch.pace < _WORTH_TIMING or batch.paces < _WORTH_TIMING:
+            return fetch
+        samples = batch.samples
+
+        def fetch_timed(index: Any) -> Any:
+            began = monotonic_ns()
+            sample = fetch(index)
+            samples.append((monotonic_ns() - began, index))
+            return sample
+
+        return fetch_timed
+
+    def note_made(self, number: int) -> None:
+        """Note the batch that this thread has made, for a consumer in this process."""
+        batch = self._thread.batch
+        self._made.append((number, _taken(batch, batch.worker)))
+
+    def packed(self, worker: int, offset: int, size: int) -> bytes:
+        """How this process made a batch, and where it lies, for the process that asked."""
+        return _WHERE.pack(offset, size) + marshal.dumps(_taken(self._thread.batch, worker))
+
+    def unpack(self, number: int, packed: bytes) -> tuple[int, int]:
+        """Note a batch that another process has made; its offset and size."""
+        self._made.append((number, packed))
+        offset, size = _WHERE.unpack_from(packed)
+        return offset, size
+
+    def note_handed(self, number: int, asked: int, there: int, ready: int) -> None:
+        """Note that a batch is handed over."""
+        self._handed.append((number, asked, there, monotonic_ns(), ready))
+
+
+def _taken(batch: _Batch, worker: int) -> tuple[Any, ...]:
+    """What was noted of a batch, now that it is made."""
+    marks, batch.made = batch.marks, batch.made + 1
+    cpu = queued = None
+    if batch.looks:
+        after = _scheduled()
+        cpu, queued = after[0] - batch.before[0], after[1] - batch.before[1]
+    batch.looks = marks[-1] - marks[0] > _WORTH_LOOKING and not batch.made % _LOOK_EVERY
+    if not batch.samples:
+        return worker, cpu, queued, marks, batch.count, 0, ()
+    samples = sorted(batch.samples, key=_spent, reverse=True)
+    slowest = [(_plain(index), spent) for spent, index in samples[:_NAMED]]
+    return worker, cpu, queued, marks, batch.count, samples[len(samples) // 2][0], slowest
+
+
+def _scheduled() -> tuple[int, int]:
+    """How many ns this thread has computed, and waited for a core to do so."""
+    try:
+        status = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+    except OSError:  # not on Linux
+        return thread_time_ns(), 0
+    try:
+        cpu, queued, _ = os.read(status, 64).split()
+    finally:
+        os.close(status)
+    return int(cpu), int(queued)
+
+
+def _unpacked(number: int, noted: Any) -> Made:
+    if isinstance(noted, bytes):
+        noted = marshal.loads(noted[_WHERE.size :])  # noqa: S302  from a worker of ours
+    worker, cpu, queued, marks, *rest = noted
+    spans = list(zip(marks[1::2], marks[0::2], marks[2::2], strict=False))
+    return Made(number, worker, cpu, queued, spans, *rest)
+
+
+def _spent(sample: tuple[int, Any]) -> int:
+    return sample[0]
+
+
+def _plain(index: Any) -> int | str:
+    """An index of the user's sampler as what can be sent and shown."""
+    return index if type(index) is int else reprlib.repr(index)
