@@ -26,6 +26,7 @@ ROOMS = [
     "samplers",
     "strategies",
     "worker_info",
+    "timing",
     "fetch",
     "users_sampler",
     "tasks",
@@ -48,6 +49,7 @@ ROOMS = [
     "pages",
     "demonstration",
     "comparison",
+    "profiling",
     "cli",
     "__main__",
 ]
@@ -101,6 +103,18 @@ def test_the_surface_of_each_room_with_one_is_this():
     surfaces = {
         "converters": ["ConversionReport", "DtypeConverter", "KeyBasedDtypeConverter", "ReportRow"],
         "datasets": ["HFDatasetWrapper"],
+        "profiling": [
+            "Advice",
+            "Figures",
+            "Profile",
+            "Settings",
+            "Spread",
+            "Trial",
+            "Tuning",
+            "Verdict",
+            "WorkerFigures",
+            "profile",
+        ],
         "testing": ["Cause", "Check", "Report", "assert_resumes_exactly", "verify"],
         "training": [
             "CheckpointManager",

@@ -547,8 +547,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         """Say in words where the run stands, what comes next and what a resume needs."""
         return Explanation(identity=self._identity(), progress=self._cursor.progress)
 
-    def note_times(self, timing: Timing | None) -> None:
-        """Have passes note what their time goes into, from the next workers on; None for no more.
+    def note_times(self, timing: Timing) -> None:
+        """Have passes note what their time goes into, and workers that are started from now on.
 
         For `dataporter profile`, which says what it means.
         """

@@ -7,8 +7,8 @@ stamps are nanoseconds of one clock, that of the system, which its processes sha
 
 from __future__ import annotations
 
-import itertools
 import marshal
+import operator
 import os
 import reprlib
 import struct
@@ -57,8 +57,8 @@ class _Batch:
 
     __slots__ = ("before", "count", "looks", "made", "marks", "pace", "paces", "samples", "worker")
 
-    def __init__(self, worker: int) -> None:
-        self.worker = worker
+    def __init__(self) -> None:
+        self.worker = CONSUMER
         self.marks: list[int] = [0]  # a stamp, then stage and stamp by turns
         self.samples: list[tuple[int, Any]] = []
         self.count = 0
@@ -70,10 +70,8 @@ class _Batch:
 
 
 class _Thread(threading.local):
-    """The batch of each thread; `numbers` counts them, from that of the consumer on."""
-
-    def __init__(self, numbers: Iterator[int]) -> None:
-        self.batch = _Batch(next(numbers))
+    def __init__(self) -> None:
+        self.batch = _Batch()
 
 
 class Timing:
@@ -93,7 +91,7 @@ class Timing:
     def __init__(self) -> None:
         self._made: list[tuple[int, Any]] = []
         self._handed: list[tuple[int, int, int, int, int]] = []
-        self._thread = _Thread(itertools.count(CONSUMER))
+        self._thread = _Thread()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Timing, ()  # a worker notes for itself
@@ -112,6 +110,10 @@ class Timing:
         """Forget all of it."""
         self._made.clear()
         self._handed.clear()
+
+    def join(self, numbers: Iterator[int]) -> None:
+        """Give this thread the next number as that of a worker."""
+        self._thread.batch.worker = next(numbers)
 
     def begin(self) -> None:
         """Note that this thread begins a batch."""
@@ -208,4 +210,7 @@ def _spent(sample: tuple[int, Any]) -> int:
 
 def _plain(index: Any) -> int | str:
     """An index of the user's sampler as what can be sent and shown."""
-    return index if type(index) is int else reprlib.repr(index)
+    try:
+        return operator.index(index)
+    except TypeError:
+        return reprlib.repr(index)

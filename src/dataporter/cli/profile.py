@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.text import Text
 
 from dataporter.errors import OptionError
-from dataporter.profiling import Profile, Trial
+from dataporter.profiling import Profile
 from dataporter.profiling import profile as profiled
 from dataporter.profiling.page import page_of
-from dataporter.profiling.report import trial_line
+from dataporter.profiling.report import TRIALS, trial_line
 from dataporter.profiling.trace import trace_of
 
 
@@ -35,9 +35,7 @@ def profile(
         bool, typer.Option("--tune", help="Search for workers, engine and prefetch_factor.")
     ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with a timeline.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write a trace, for ui.perfetto.dev.")
-    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace, for ui.perfetto.dev.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Say where a loader's time goes, whether a training waits for it, and what to change.
@@ -60,8 +58,8 @@ def profile(
             seconds=seconds,
             step_ms=step_ms,
             tune=tune,
-            on_profile=lambda early: show(early.text() + ("\n\nTuning" if tune else "")),
-            on_trial=lambda trial: show(_trial_words(trial)),
+            on_profile=lambda early: show(early.text() + (f"\n\n{TRIALS}" if tune else "")),
+            on_trial=lambda trial: show(trial_line(trial)),
             shows_output=bool(context.obj),
         )
     if as_json:
@@ -72,10 +70,6 @@ def profile(
         if path is not None:
             _write(path, made(found))
             show(f"\nThe {what} is in {path}.")
-
-
-def _trial_words(trial: Trial) -> str:
-    return trial_line(trial)
 
 
 def _traced(found: Profile) -> str:

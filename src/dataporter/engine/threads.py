@@ -8,9 +8,11 @@ by the caller's own thread, to see whether the dataset draws from the global one
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 from dataporter.engine.crew import WorkerOptions
@@ -49,7 +51,8 @@ def _delivered(
     randomness: bool,
 ) -> Iterator[tuple[Task, Any]]:
     pins, timing = options.pin_memory and can_pin(), fetch.timing
-    executor = ThreadPoolExecutor(options.num_workers, "dataporter worker")
+    numbered = None if timing is None else partial(timing.join, itertools.count())
+    executor = ThreadPoolExecutor(options.num_workers, "dataporter worker", numbered)
 
     def top_up() -> None:
         while len(ahead) < options.num_workers * options.prefetch_factor:

@@ -137,14 +137,11 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
     except Exception as error:  # noqa: BLE001  it is the parent's to raise
         ready = UNREADY, _packed(error, duty.worker)
     number_of_pass, stream = -1, Stream(0, 0)
-    timing = duty.fetch.timing
     while message := os.read(wiring.issues, ISSUE.size):
         issue, number, size = ISSUE.unpack(message)
         if issue == STOP:
             return
         board[duty.worker] = issue
-        if timing is not None:
-            timing.begin()
         slot = slots.get(number) or slots.setdefault(number, Slot(wiring.arena, number))
         try:
             found, indices, positions, (seed, epoch) = read_task(slot, size)
@@ -152,20 +149,7 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
                 number_of_pass, stream = found, Stream(seed, epoch)
                 duty.fetch.begin_pass()
             if ready is None:
-                writer = Writer(slot)
-                batch = duty.fetch(indices, positions, stream, writer.empty)
-                outcome, skipped = BATCH, duty.fetch.skipped
-                if skipped:
-                    outcome, batch = PARTIAL, (batch is EMPTY, batch, skipped[:])
-                    skipped.clear()
-                offset, length = write_batch(writer, batch)
-                del batch
-                if timing is not None:
-                    outcome |= TIMED
-                    timing.end(WRITE)
-                    offset, length = write_bytes(
-                        writer, timing.packed(duty.worker, offset, length)
-                    )
+                outcome, (offset, length) = _make(duty, slot, indices, positions, stream)
             else:
                 outcome, (offset, length) = _write_error(slot, *ready)
         except Exception as error:  # noqa: BLE001  it is the parent's to raise
@@ -175,6 +159,25 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
         except BrokenPipeError:
             return  # the parent has closed the engine and waits for no reply
         board[duty.worker] = 0
+
+
+def _make(
+    duty: Duty, slot: Slot, indices: Any, positions: NDArray[np.int64], stream: Stream
+) -> tuple[int, tuple[int, int]]:
+    """Make a batch in its slot; what came of it, and where in the slot that is."""
+    writer, timing = Writer(slot), duty.fetch.timing
+    if timing is not None:
+        timing.begin()
+    batch = duty.fetch(indices, positions, stream, writer.empty)
+    outcome, skipped = BATCH, duty.fetch.skipped
+    if skipped:
+        outcome, batch = PARTIAL, (batch is EMPTY, batch, skipped[:])
+        skipped.clear()
+    where = write_batch(writer, batch)
+    if timing is None:
+        return outcome, where
+    timing.end(WRITE)
+    return outcome + TIMED, write_bytes(writer, timing.packed(duty.worker, *where))
 
 
 def _detach(parent: int | None) -> None:

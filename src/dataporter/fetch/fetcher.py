@@ -119,7 +119,7 @@ class Fetcher:
             batch, kept = self._gather(rows, empty), positions
             if self.timing is not None:
                 self.timing.end(FETCH, len(rows))
-            finish = None if self._convert is None else self._converted
+            finish: Any = None if self._convert is None else self._converted
         else:
             wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
             samples, kept = self._samples(wanted, positions, stream)

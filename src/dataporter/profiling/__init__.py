@@ -1,8 +1,8 @@
 """Where a loader's time goes, whether a training would wait for it, and what to change.
 
-    profile ──▶ laboratory: a process of its own ──▶ measuring: batches, steps, stamps
-                                                          │
-      report, page, trace ◀── verdict, tuning ◀── figures ◀┘
+profile ──▶ laboratory: a process of its own ──▶ measuring: batches, steps, stamps
+                                                      │
+  report, page, trace ◀── verdict, tuning ◀── figures ◀┘
 """
 
 from dataporter.profiling.figures import Figures, Spread, WorkerFigures

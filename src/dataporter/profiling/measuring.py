@@ -83,9 +83,7 @@ def measured(loader: DataLoader[Any], subject: Subject, request: Request) -> Mea
     return found
 
 
-def _pass(
-    loader: DataLoader[Any], found: Measured, request: Request, deadline: float
-) -> bool:
+def _pass(loader: DataLoader[Any], found: Measured, request: Request, deadline: float) -> bool:
     """Go through one pass; whether that was the last."""
     left = request.batches - len(found.steps)
     stepped = timed_steps(loader, left, request.step_seconds, _bytes_by_dtype)

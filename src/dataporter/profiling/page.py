@@ -29,7 +29,8 @@ figure { margin: 0; } figcaption { font-size: .88rem; margin-top: .4rem; }
   margin: 1rem 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
   padding: .6rem .8rem; }
-.card b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
+.card b { display: block; font-size: 1.2rem; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
 .card span { color: var(--soft); font-size: .85rem; }
 ol.advice { padding-left: 1.4rem; } ol.advice li { margin: .5rem 0; }
 .advice b { overflow-wrap: anywhere; }
@@ -57,7 +58,8 @@ th, td { padding: .3rem .8rem .3rem 0; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); font-weight: 400; }
 th:first-child, td:first-child { text-align: left; } td.words { text-align: left;
   white-space: normal; min-width: 14rem; } tr.best td { font-weight: 650; }
-@media (min-width: 60rem) { .two { display: grid; grid-template-columns: 1fr 1fr; gap: 0 3rem; } }
+@media (min-width: 75rem) { .two { display: grid; gap: 0 3rem;
+  grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); } }
 """
 
 
@@ -75,12 +77,14 @@ def page_of(profile: Profile) -> str:
         _section("What a batch costs, beside a step", _costs(profile)),
         _section("Wait for each batch", _waits(profile)),
         "</div>",
-        _section("Seconds by stage", _stages(profile)),
         '<div class="two">',
-        _section("By worker", _workers(profile)) if figures.workers else "",
-        _section("Ready when asked", _ready(profile)) if figures.ready else "",
+        _section("Time by stage", _stages(profile)),
+        _section("By worker", _workers(profile)) if profile.has_workers else "",
         "</div>",
+        '<div class="two">',
+        _section("Ready when asked", _ready(profile)) if figures.ready else "",
         _section("Slowest samples", _slowest(profile)) if figures.slowest else "",
+        "</div>",
         "" if profile.tuning is None else _section("Tuning", _tuning(profile.tuning)),
     ]
     title = f"Profile of {subject.loader} over {subject.dataset}"
@@ -232,9 +236,7 @@ def _tuning(tuning: Tuning) -> str:
     return f"<p>{escape(tuning.words)}</p>{table}"
 
 
-def _table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[bool] = ()
-) -> str:
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[bool] = ()) -> str:
     marks = best or [False] * len(rows)
     head = "".join(f"<th>{name}</th>" for name in header)
     body = "".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dataporter.explanation import WIDTH
@@ -87,7 +87,7 @@ class Profile:
         notes = []
         if queued > _BUSY:
             notes.append(
-                f"For {percent(queued)} of their time, those who make batches had no core to do so: "
+                f"For {percent(queued)} of their time, those who make batches had no core for it: "
                 f"other processes were busy on the machine, or more than its {subject.cores} cores "
                 "were asked for. Alone, it would be faster."
             )
@@ -100,9 +100,7 @@ class Profile:
 
     def text(self) -> str:
         """All but the tuning."""
-        return "\n\n".join(
-            "\n".join(block) for block in map(list, self._blocks()) if block
-        )
+        return "\n\n".join("\n".join(block) for block in map(list, self._blocks()) if block)
 
     def _blocks(self) -> Iterator[Iterator[str] | list[str]]:
         yield [self.heading()]
@@ -127,7 +125,7 @@ class Profile:
 
     def _workers(self) -> Iterator[str]:
         workers = self.figures.workers
-        if all(each.worker == CONSUMER for each in workers):
+        if not self.has_workers:
             return
         names = list(self.figures.stages)
         columns = ["batches", "busy", "p50", "p90", *names][: (WIDTH - 12) // 9]
@@ -137,6 +135,11 @@ class Profile:
             yield f"  {worker_name(worker.worker):10}{''.join(f'{cell:>9}' for cell in cells)}"
         if len(workers) > _SHOWN_WORKERS:
             yield f"  and {len(workers) - _SHOWN_WORKERS} more"
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether somebody but the consumer was seen to make batches."""
+        return any(each.worker != CONSUMER for each in self.figures.workers)
 
     def _ready(self) -> Iterator[str]:
         rows = self.ready_rows()
@@ -162,8 +165,9 @@ class Profile:
             return
         usual = duration(self.figures.sample or 0)
         named = (f"{index} ({duration(spent)})" for index, spent in self.figures.slowest)
-        yield _wrapped(f"slowest samples, by index (the usual one takes {usual}): "
-                       + ", ".join(named))
+        yield _wrapped(
+            f"slowest samples, by index (the usual one takes {usual}): " + ", ".join(named)
+        )
 
     def _advice(self) -> Iterator[str]:
         advice = self.verdict.advice
@@ -183,7 +187,7 @@ class Profile:
         if self.tuning is None:
             return self.text()
         trials = "\n".join(trial_line(trial) for trial in self.tuning.trials)
-        return f"{self.text()}\n\n{trials}\n\n{self.tuning_text()}"
+        return f"{self.text()}\n\n{TRIALS}\n{trials}\n\n{self.tuning_text()}"
 
 
 _COLUMNS = ("mean", "p50", "p90", "p99", "longest")
@@ -209,9 +213,14 @@ def worker_cells(worker: WorkerFigures, stages: Sequence[str]) -> list[str]:
     ]
 
 
+TRIALS = "Tuning\n  batches/s  waiting  settings"
+
+
 def trial_line(trial: Trial) -> str:
-    """One trial in words."""
-    return _wrapped(str(trial), "  ", "    ")
+    """One trial, as a row under `TRIALS`."""
+    if trial.refused:
+        return _wrapped(f"{trial.settings}: {trial.refused}", f"{'':11}refused  ", " " * 20)
+    return f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  {trial.settings}"
 
 
 def _tuning_as_dict(tuning: Tuning) -> dict[str, Any]:

@@ -54,9 +54,7 @@ def profile(
     check_int("batches", batches, least=1)
     check_number("seconds", seconds, above=0)
     check_number("step_ms", step_ms, below=_LONGEST_STEP)
-    laboratory = Laboratory(
-        make_loader, seconds=seconds, shows_output=shows_output, interpreters=1
-    )
+    laboratory = Laboratory(make_loader, seconds=seconds, shows_output=shows_output, interpreters=1)
     with contextlib.closing(laboratory):
         runs = _Runs(laboratory, batches, seconds, step_ms / 1000)
         share = _SHARE_WITH_TUNING if tune else _KEPT_BACK

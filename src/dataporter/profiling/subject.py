@@ -74,8 +74,8 @@ def made_by(
         raise FactoryError(msg)
     if isinstance(loader, ResumableDataLoader) and id(loader) not in made:
         msg = (
-            "the factory returned a loader that it had not made: profiling needs a new one at every "
-            "call. Make the loader inside of the function."
+            "the factory returned a loader that it had not made: profiling needs a new one at "
+            "every call. Make the loader inside of the function."
         )
         raise FactoryError(msg)
     return loader, _subject(loader, made.get(id(loader), {}), changes)
@@ -90,8 +90,9 @@ def _subject(
     has_collate_fn = collate_fn not in (None, default_collate) and loader.batch_size is not None
     device = options.get("device")
     return Subject(
-        loader=type(loader).__name__ if is_ours else f"{type(loader).__module__.split('.')[0]}'s "
-        f"{type(loader).__name__}",
+        loader=type(loader).__name__
+        if is_ours
+        else f"{type(loader).__module__.split('.')[0]}'s {type(loader).__name__}",
         dataset=type(loader.dataset).__name__,
         samples=dataset_length(loader.dataset),
         batch_size=loader.batch_size,

@@ -30,6 +30,7 @@ class Span(NamedTuple):
     start: int
     end: int
     title: str
+    is_part: bool = False  # of a span that is drawn already, and goes on behind it
 
 
 def window_of(steps: Sequence[Step]) -> tuple[int, int]:
@@ -59,7 +60,8 @@ def _consumer_spans(measured: Measured) -> list[Span]:
     for number, step in enumerate(measured.steps, 1):
         spans.append(Span("wait", step.asked, step.got, f"wait for batch {number}"))
         spans.append(Span("step", step.got, step.done, f"step {number}"))
-    return spans + _worker_spans(measured, CONSUMER)  # what it makes itself lies in its waits
+    own = _worker_spans(measured, CONSUMER)  # what it makes itself, it makes while it waits
+    return spans + [span._replace(is_part=True) for span in own]
 
 
 def _worker_spans(measured: Measured, worker: int) -> list[Span]:
@@ -81,8 +83,9 @@ def _lane(name: str, spans: Iterable[Span], window: tuple[int, int]) -> str:
         width = max((end - start) * scale, _THINNEST)
         title = escape(f"{span.title}: {duration((span.end - span.start) / 1e9)}")
         rectangles.append(
-            f'<rect class="{span.kind}" x="{(start - window[0]) * scale:.2f}" y="0" '
-            f'width="{width:.2f}" height="10"><title>{title}</title></rect>'
+            f'<rect class="{span.kind}" x="{(start - window[0]) * scale:.2f}" '
+            f'y="{3 * span.is_part}" width="{width:.2f}" height="{10 - 3 * span.is_part}">'
+            f"<title>{title}</title></rect>"
         )
     return f'<div class="lane"><b>{escape(name)}</b>{picture(rectangles, 10, name)}</div>'
 

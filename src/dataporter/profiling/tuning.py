@@ -97,8 +97,10 @@ class Tuning:
         if self.best.settings == self.now.settings:
             return f"Leave it as it is: nothing that was tried is better than {self.now}.{rest}"
         factor = self.best.rate / max(self.now.rate, 1e-9)
-        gain = f"{factor:.1f} times as fast as now" if factor >= _HELPS else "as fast, with less"
-        return f"Best: {self.best} ({gain}).{rest}"
+        gain = f"{factor:.1f} times as fast as" if factor >= _HELPS else "as fast, with less, as"
+        count = min(len(self.best.rates), len(self.now.rates))
+        by_turns = f", the median of {count} measurements by turns" if count > 1 else ""
+        return f"Best: {self.best}, {gain} now ({rate(self.now.rate)} batches/s){by_turns}.{rest}"
 
 
 class Measure(Protocol):

@@ -119,8 +119,9 @@ def _about_workers(subject: Subject, figures: Figures) -> Iterator[Advice]:
         if waits and not subject.in_threads and not subject.has_lanes:
             yield Advice(
                 change='engine="threads"',
-                why=f"fetching rather waits than computes ({percent(figures.computing or 0)} of its time "
-                "is computing), so threads do as well as processes, for less memory.",
+                why="fetching rather waits than computes (which is "
+                f"{percent(figures.computing or 0)} of its time), so threads "
+                "do as well as processes, for less memory.",
             )
     elif subject.num_workers and needed > most:
         what = f"all {subject.cores} cores have a worker" if not waits else f"{cost}"
