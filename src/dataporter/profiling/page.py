@@ -18,7 +18,7 @@ _STYLE = """
   --card: #1d232a; --line: #353d47; --step: #5a6572; --good: #3cc59a; --bad: #ff9a57; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem clamp(.8rem, 3vw, 3rem) 3rem; max-width: 100rem;
-  background: var(--paper); color: var(--ink);
+  background: var(--paper); color: var(--ink); overflow-wrap: anywhere;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
 h1 { font-size: clamp(1.3rem, 3.4vw, 2rem); line-height: 1.25; margin: .2rem 0 .8rem; }
 h1.loader { color: var(--bad); } h1.step { color: var(--good); }
@@ -33,7 +33,6 @@ figure { margin: 0; } figcaption { font-size: .88rem; margin-top: .4rem; }
   font-variant-numeric: tabular-nums; }
 .card span { color: var(--soft); font-size: .85rem; }
 ol.advice { padding-left: 1.4rem; } ol.advice li { margin: .5rem 0; }
-.advice b { overflow-wrap: anywhere; }
 .lane { display: grid; grid-template-columns: 5.6rem 1fr; align-items: center; margin: 3px 0; }
 .lane b { font-weight: 500; font-size: .85rem; white-space: nowrap; overflow: hidden; }
 .lane svg { display: block; width: 100%; height: 26px; background: var(--card);

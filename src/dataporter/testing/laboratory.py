@@ -151,7 +151,9 @@ class Laboratory:
 
 def _check_name(factory: str) -> None:
     module, _, name = factory.partition(":")
-    if not all(step.isidentifier() for step in (*module.split("."), *name.split("."))):
+    is_file = module.endswith(".py") and os.path.isfile(module)  # noqa: PTH113  a name, no path
+    steps = (*module.split("."), *name.split("."))
+    if is_file or not all(step.isidentifier() for step in steps):
         hint = ""
         if module.endswith(".py"):
             hint = f" For a file, that is its name alone: {module[:-3].replace('/', '.')}:{name}."
