@@ -107,6 +107,7 @@ def test_a_torch_loader_is_profiled_as_far_as_it_can_be_seen():
         (["profiled_loaders:slow", "--batches", "0"], "batches must be at least 1"),
         (["profiled_loaders:slow", "--html", "no_such_folder/page.html"], "cannot be written"),
         (["profiled_loaders:slow", "--trace", "."], "cannot be written"),
+        (["profiled_loaders:slow", "--trace", "/dev/null"], "cannot be written"),
     ],
 )
 def test_what_cannot_be_profiled_is_refused_in_plain_words(arguments, words):

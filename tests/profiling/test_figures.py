@@ -124,5 +124,15 @@ def test_any_run_has_figures_a_verdict_text_in_80_columns_and_json(run):
     json.loads(json.dumps(profile.as_dict(), allow_nan=False))
 
 
+def test_of_many_stages_those_that_take_longest_are_shown_by_worker():
+    stages = [("fetch", 50), ("collate", 4), ("convert", 3), ("state", 1), ("write", 2)]
+    run = measured(stages=stages)
+    figures = figures_of(run)
+    text = Profile(measured=run, figures=figures, verdict=judge(run.subject, figures)).text()
+    (heading,) = [line for line in text.splitlines() if line.startswith("by worker")]
+    assert heading.split()[-4:] == ["fetch", "collate", "convert", "write"]
+    assert "worker 1        20" in text
+
+
 def test_stamps_are_nanoseconds_and_figures_seconds():
     assert figures_of(measured(wait=20)).wait.mean == pytest.approx(20 * MS / 1e9)

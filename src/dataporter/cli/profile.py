@@ -88,22 +88,27 @@ def _check_place(path: Path | None) -> None:
     """Raise at once, not after a minute, for a file that cannot be written."""
     if path is None:
         return
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    # What is there and no plain file, a device for one, must not be replaced by one.
+    if (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK):
         msg = f"{path} cannot be written: name a file in a folder that exists and can be written."
         raise OptionError(msg)
 
 
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(name).chmod(0o666 & ~_umask())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink()
+            raise
+    except OSError as error:  # a full disk, for one
+        msg = f"{path} cannot be written: {error.strerror}. Name a file elsewhere."
+        raise OptionError(msg) from error
 
 
 def _umask() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from dataporter.profiling.report import MEANING, Profile, worker_cells, worker_name
+from dataporter.profiling.report import MEANING, WORKER_COLUMNS, Profile, worker_cells, worker_name
 from dataporter.profiling.timeline import stacked, timeline, waits_picture
 from dataporter.profiling.tuning import Tuning
 from dataporter.profiling.words import duration, percent, rate, size
@@ -198,7 +198,7 @@ def _workers(profile: Profile) -> str:
         ]
         for worker in profile.figures.workers
     ]
-    return _table(["", "batches", "busy", "p50", "p90", *names], rows)
+    return _table(["", *WORKER_COLUMNS, *names], rows)
 
 
 def _ready(profile: Profile) -> str:

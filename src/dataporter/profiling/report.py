@@ -16,6 +16,7 @@ from dataporter.profiling.words import duration, percent, rate, size
 from dataporter.timing import CONSUMER
 
 _SHOWN_WORKERS = 16
+_SHOWN_STAGES = 4  # that fit beside what else is said of a worker
 _BUSY = 0.2  # share of the makers' time, above which others must have had the cores
 _BAR = 40  # columns of a bar that is all
 _MOST_READY = 8  # batches; that many and more are one row
@@ -26,9 +27,9 @@ MEANING = {
     "collate": "a batch is made of them",
     "convert": "its dtypes are changed",
     "state": "where the lane stands is written down",
-    "write": "what is not there yet goes into shared memory",
-    "pin": "it is copied into page-locked memory",
-    "take": "the consumer finds it in shared memory",
+    "write": "transport: what is not there yet goes into shared memory",
+    "pin": "transport: it is copied into page-locked memory",
+    "take": "transport: the consumer finds it in shared memory",
     "wait": "the consumer waits for it, all in all",
 }
 
@@ -127,12 +128,14 @@ class Profile:
         workers = self.figures.workers
         if not self.has_workers:
             return
-        names = list(self.figures.stages)
-        columns = ["batches", "busy", "p50", "p90", *names][: (WIDTH - 12) // 9]
-        yield f"{'by worker':12}{''.join(f'{name:>9}' for name in columns)}"
+        stages = self.figures.stages
+        longest = sorted(stages, key=lambda name: stages[name].mean)[-_SHOWN_STAGES:]
+        names = [name for name in stages if name in longest]
+        columns = [*WORKER_COLUMNS, *names]
+        yield f"{'by worker':12}{''.join(f'{name:>8}' for name in columns)}"
         for worker in workers[:_SHOWN_WORKERS]:
-            cells = worker_cells(worker, names)[: len(columns)]
-            yield f"  {worker_name(worker.worker):10}{''.join(f'{cell:>9}' for cell in cells)}"
+            cells = worker_cells(worker, names)
+            yield f"  {worker_name(worker.worker):10}{''.join(f'{cell:>8}' for cell in cells)}"
         if len(workers) > _SHOWN_WORKERS:
             yield f"  and {len(workers) - _SHOWN_WORKERS} more"
 
@@ -195,6 +198,9 @@ _COLUMNS = ("mean", "p50", "p90", "p99", "longest")
 
 def _values(spread: Spread) -> tuple[float, ...]:
     return spread.mean, spread.p50, spread.p90, spread.p99, spread.longest
+
+
+WORKER_COLUMNS = ("batches", "busy", "p50", "p90")
 
 
 def worker_name(worker: int) -> str:

@@ -109,8 +109,8 @@ class _Runs:
             subject, found = self._laboratory.run(functools.partial(measure, request=request))
         except TimeUpError:
             msg = (
-                f"the loader has not delivered its next batch after {self._seconds:g} seconds. "
-                "Find out what it waits for, or give it more time."
+                f"the loader was still busy with a batch when its {self._seconds:g} seconds were "
+                "up. Find out what it waits for, or give it more time."
             )
             raise FactoryError(msg) from None
         problem = found if isinstance(found, Problem) else found.problem
