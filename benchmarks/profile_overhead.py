@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,68 +28,89 @@ from measure import table
 
 from dataporter import ResumableDataLoader
 
-ROUNDS = 40
+GENERATIONS = 6  # processes are started anew: each has its memory elsewhere
+ROUNDS = 8
 BATCH_SIZE = 32
-SAMPLES = 32 * 400
-TARGETS = {"off": 0.01, "on": 0.05}
+BATCHES = 300
 
 
 class Rows:
     """Small dicts of tensors, read one by one."""
 
-    def __init__(self) -> None:
-        self._rows = torch.randn(SAMPLES, 64)
+    def __init__(self, batches: int = BATCHES) -> None:
+        self._rows = torch.randn(BATCH_SIZE * batches, 64)
 
     def __len__(self) -> int:
-        return SAMPLES
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"x": self._rows[index], "label": index % 10}
 
 
-class Decoded(Rows):
-    """Rows that cost a little to make: just enough for samples to be timed one by one."""
+class Dear(Rows):
+    """Rows that cost enough to be timed one by one."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row = super().__getitem__(index)
-        return {**row, "x": row["x"].sort().values.cumsum(0)}
+        return {**row, "x": row["x"].repeat(24).sort().values}
 
 
-WORKLOADS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "tokens, no workers": (lambda: torch.randint(0, 9, (SAMPLES, 256)), {}),
-    "tokens, 2 workers": (lambda: torch.randint(0, 9, (SAMPLES, 256)), {"num_workers": 2}),
+def _tokens() -> torch.Tensor:
+    return torch.randint(0, 9, (BATCH_SIZE * BATCHES, 256))
+
+
+def _dear() -> Dear:
+    return Dear(BATCHES // 10)
+
+
+WORKLOADS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "tokens, no workers": (_tokens, {}),
+    "tokens, 2 workers": (_tokens, {"num_workers": 2}),
     "small dicts, no workers": (Rows, {}),
     "small dicts, 2 workers": (Rows, {"num_workers": 2}),
     "small dicts, 2 threads": (Rows, {"num_workers": 2, "engine": "threads"}),
-    "decoded, no workers": (Decoded, {}),
-    "decoded, 2 workers": (Decoded, {"num_workers": 2}),
+    "dear samples, no workers": (_dear, {}),
+    "dear samples, 2 workers": (_dear, {"num_workers": 2}),
 }
 
 
 def main() -> None:
     """Print the table, or be one of those who take turns."""
     if sys.argv[1:2] == ["--be"]:
-        _serve(sys.argv[2], sys.argv[3])
+        _serve(notes=sys.argv[2] == "on")
         return
     here = str(Path(__file__).parents[1] / "src")
     sources = {"off": here, "on": here}
     if sys.argv[1:]:
         sources = {"before": sys.argv[1], **sources}
-    rows = [_row(name, sources) for name in WORKLOADS]
+    spent: dict[str, dict[str, list[float]]] = {
+        name: {who: [] for who in sources} for name in WORKLOADS
+    }
+    for _ in range(GENERATIONS):
+        with contextlib.ExitStack() as stack:
+            players = {who: stack.enter_context(_player(who, sources[who])) for who in sources}
+            for name in WORKLOADS:
+                _take_turns(name, players, spent[name])
+    rows = [_row(name, spent[name]) for name in WORKLOADS]
     header = ("loader", "a batch, off", "off / before", "on / off")
     print(table("What profiling costs (targets: off below 1 %, on below 5 %)", header, rows))
 
 
-def _row(name: str, sources: dict[str, str]) -> tuple[str, ...]:
-    spent: dict[str, list[float]] = {who: [] for who in sources}
-    with contextlib.ExitStack() as stack:
-        players = {who: stack.enter_context(_player(who, sources[who], name)) for who in sources}
-        for turn in range(ROUNDS):
-            # In turns that begin with another each: what comes first finds colder caches.
-            order = list(players)[turn % len(players) :] + list(players)[: turn % len(players)]
-            for who in order:
-                spent[who].append(_asked(players[who]))
-    batch = statistics.median(spent["off"]) / (SAMPLES / BATCH_SIZE)
+def _take_turns(
+    name: str, players: dict[str, subprocess.Popen[str]], spent: dict[str, list[float]]
+) -> None:
+    for player in players.values():
+        _asked(player, name)  # once to warm up, and to have workers
+    for turn in range(ROUNDS):
+        # Each turn begins with another: what comes first finds colder caches.
+        order = list(players)[turn % len(players) :] + list(players)[: turn % len(players)]
+        for who in order:
+            spent[who].append(_asked(players[who], name))
+
+
+def _row(name: str, spent: dict[str, list[float]]) -> tuple[str, ...]:
+    batches = BATCHES // 10 if name.startswith("dear") else BATCHES
+    batch = statistics.median(spent["off"]) / batches
     before = _more(spent["off"], spent["before"]) if "before" in spent else "-"
     return name, f"{batch * 1e6:,.0f} µs", before, _more(spent["on"], spent["off"])
 
@@ -101,8 +122,8 @@ def _more(ones: list[float], others: list[float]) -> str:
 
 
 @contextlib.contextmanager
-def _player(who: str, source: str, name: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, __file__, "--be", who, name]
+def _player(who: str, source: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, __file__, "--be", who]
     environment = {**os.environ, "PYTHONPATH": source}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as process:
@@ -110,38 +131,41 @@ def _player(who: str, source: str, name: str) -> Iterator[subprocess.Popen[str]]
         process.communicate()
 
 
-def _asked(process: subprocess.Popen[str]) -> float:
+def _asked(process: subprocess.Popen[str], name: str) -> float:
     """Have a process make one pass; the seconds it took."""
     if process.stdin is None or process.stdout is None:
         msg = "the process was started without pipes"
         raise RuntimeError(msg)
-    process.stdin.write("\n")
+    process.stdin.write(f"{name}\n")
     process.stdin.flush()
     return float(process.stdout.readline())
 
 
-def _serve(who: str, name: str) -> None:
-    dataset, options = WORKLOADS[name]
-    stays = options.get("engine") != "threads" and options.get("num_workers", 0) > 0
-    loader: Any = ResumableDataLoader(
-        dataset(), BATCH_SIZE, shuffle=True, seed=1, persistent_workers=stays, **options
-    )
-    timing: Any = None
-    if who == "on":
-        from dataporter.timing import Timing  # noqa: PLC0415  `before` has none
+def _serve(*, notes: bool) -> None:
+    loaders: dict[str, Any] = {}
+    for line in sys.stdin:
+        name = line.strip()
+        if name not in loaders:
+            loaders.clear()  # with its workers
+            loaders[name] = _loader(name)
+        loader, timing = loaders[name], None
+        if notes:
+            from dataporter.timing import Timing  # noqa: PLC0415  `before` has none
 
-        timing = Timing()
-        loader.note_times(timing)
-    for _ in loader:  # once to warm up, and have workers
-        pass
-    for _ in sys.stdin:
+            timing = Timing()
+            loader.note_times(timing)
         began = _cpu_seconds()
         for _ in loader:
             pass
-        spent = _cpu_seconds() - began
-        if timing is not None:
-            timing.clear()
-        print(spent, flush=True)
+        print(_cpu_seconds() - began, flush=True)
+
+
+def _loader(name: str) -> Any:
+    dataset, options = WORKLOADS[name]
+    stays = options.get("num_workers", 0) > 0 and "engine" not in options
+    return ResumableDataLoader(
+        dataset(), BATCH_SIZE, shuffle=True, seed=1, persistent_workers=stays, **options
+    )
 
 
 def _cpu_seconds() -> float:

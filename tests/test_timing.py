@@ -34,7 +34,9 @@ class Counted(IterableDataset):
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        yield from range(worker, 48, workers)
+        for number in range(worker, 48, workers):
+            time.sleep(0.0001)
+            yield number
 
 
 def doubled(batch):
@@ -173,25 +175,39 @@ def test_where_it_is_off_nothing_is_noted(monkeypatch, options):
     assert len(list(ResumableDataLoader(Counted(), 8, **options))) >= 6
 
 
-class Cheap(Ids):
-    """Rows that take no time to speak of."""
+def looks_at_the_clock(monkeypatch, nanoseconds):
+    """How often it is read for each batch, if a sample takes so long."""
+    clock, reads, counts, noted = [0], [], [], Timing()
+
+    class Cheap(Ids):
+        def __getitem__(self, index):
+            clock[0] += nanoseconds
+            return index
+
+    def read():
+        reads.append(clock[0])
+        return clock[0]
+
+    monkeypatch.setattr(timing, "monotonic_ns", read)
+    loader = ResumableDataLoader(Cheap(64 * 18), 64)
+    loader.note_times(noted)
+    for _ in loader:
+        counts.append(len(reads) - sum(counts))
+    return counts, noted.made
 
 
 def test_of_cheap_samples_the_clock_is_read_once_for_a_stage_and_not_for_a_sample(monkeypatch):
-    reads = []
-
-    def ticking():
-        reads.append(len(reads))
-        return len(reads) * 1000  # a microsecond at each look: samples are cheap
-
-    monkeypatch.setattr(timing, "monotonic_ns", ticking)
-    loader = ResumableDataLoader(Cheap(64 * 10), 64)
-    loader.note_times(Timing())
-    counts = []
-    for _ in loader:
-        counts.append(len(reads) - sum(counts))
     # Begin, fetch and collate; before anything is known, samples are looked at as well.
-    assert counts == [3 + 2 * 64] + [3] * 9
+    counts, made = looks_at_the_clock(monkeypatch, 5_000)
+    assert counts == [3 + 2 * 64, *[3] * 17]
+    assert [batch.stands_for for batch in made] == [1] * 18
+
+
+def test_of_cheap_batches_one_in_eight_is_noted_and_stands_for_all(monkeypatch):
+    counts, made = looks_at_the_clock(monkeypatch, 1_000)
+    assert counts == [3 + 2 * 64, *[0] * 7, 3, *[0] * 7, 3, 0]
+    assert [batch.number for batch in made] == [1, 9, 17]
+    assert [batch.stands_for for batch in made] == [1, 8, 8]
 
 
 def test_dear_samples_are_timed_one_by_one_and_the_slowest_few_are_kept(monkeypatch):
@@ -199,15 +215,15 @@ def test_dear_samples_are_timed_one_by_one_and_the_slowest_few_are_kept(monkeypa
 
     class Dear(Ids):
         def __getitem__(self, index):
-            clock[0] += 1_000_000 if index == 13 else 20_000 + index
+            clock[0] += 1_000_000 if index == 13 else 30_000 + index
             return index
 
     monkeypatch.setattr(timing, "monotonic_ns", lambda: clock[0])
     _, noted = timed_pass(ResumableDataLoader(Dear(64), 16))
     first, *_, last = noted.made
     assert first.slowest[0] == (13, 1_000_000)
-    assert last.slowest == [(63, 20_063), (62, 20_062), (61, 20_061), (60, 20_060)]
-    assert last.usual == 20_055
+    assert last.slowest == [(63, 30_063), (62, 30_062), (61, 30_061), (60, 30_060)]
+    assert last.usual == 30_055
 
 
 def test_indices_that_are_no_numbers_are_named_in_words():

@@ -3,6 +3,9 @@
 Whoever makes a batch notes the end of each stage; a worker process leaves what it noted
 behind the batch in its slot. Whoever hands it over notes how long it was waited for. All
 stamps are nanoseconds of one clock, that of the system, which its processes share.
+
+Noting takes a few microseconds a batch. Where that would show, since batches are made in little
+more, only one of several is noted, and stands for the others.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ FETCH, COLLATE, CONVERT, STATE, WRITE, PIN = range(len(STAGES))
 
 CONSUMER = -1  # in place of a worker's number: made where it was asked for
 
-_WORTH_TIMING = 10_000  # ns that a sample takes; below, looking at the clock would show
+_WORTH_TIMING = 25_000  # ns that a sample takes; below, looking at the clock would show
+_WORTH_NOTING = 250_000  # ns that a batch takes; of those that take less,
+_UNNOTED = 7  # so many are not noted after one that is
 _NAMED = 4  # slowest samples of a batch
 _LOOK_EVERY = 4  # batches at what the system says of a thread, which takes 12 µs,
 _WORTH_LOOKING = 2_000_000  # and only if they take so many ns
@@ -40,6 +45,7 @@ class Made(NamedTuple):
     samples: int
     usual: int  # ns of its middle sample, 0 where samples were not timed one by one
     slowest: Sequence[tuple[int | str, int]]  # index and ns of a few samples
+    stands_for: int = 1  # batches: itself, and those before it that were not noted
 
 
 class Handed(NamedTuple):
@@ -55,14 +61,20 @@ class Handed(NamedTuple):
 class _Batch:
     """The batch that a thread is making."""
 
-    __slots__ = ("before", "count", "looks", "made", "marks", "pace", "paces", "samples", "worker")
+    __slots__ = (
+        *("before", "count", "is_noted", "looks", "made", "marks", "pace", "paces", "samples"),
+        *("stands_for", "unnoted", "worker"),
+    )
 
     def __init__(self) -> None:
         self.worker = CONSUMER
         self.marks: list[int] = [0]  # a stamp, then stage and stamp by turns
         self.samples: list[tuple[int, Any]] = []
         self.count = 0
-        self.made = 0  # batches before this one
+        self.made = 0  # batches noted before this one
+        self.is_noted = True
+        self.unnoted = 0  # batches that will not be
+        self.stands_for = 1
         self.looks = False  # at what the system says
         self.before = 0, 0  # what it said at the beginning
         # ns for a sample of the last two batches: one may have been held up by another process.
@@ -118,6 +130,10 @@ class Timing:
     def begin(self) -> None:
         """Note that this thread begins a batch."""
         batch = self._thread.batch
+        batch.is_noted = not batch.unnoted
+        if batch.unnoted:
+            batch.unnoted -= 1
+            return
         batch.count = 0
         batch.samples = []
         if batch.looks:
@@ -127,6 +143,8 @@ class Timing:
     def end(self, stage: int, samples: int = 0) -> None:
         """Note that all since the last end was this stage; how many samples it has fetched."""
         batch = self._thread.batch
+        if not batch.is_noted:
+            return
         marks = batch.marks
         marks += (stage, monotonic_ns())
         if samples:
@@ -136,7 +154,7 @@ class Timing:
     def each(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return what fetches a sample, watched by a clock if samples take long enough."""
         batch = self._thread.batch
-        if batch.pace < _WORTH_TIMING or batch.paces < _WORTH_TIMING:
+        if batch.pace < _WORTH_TIMING or batch.paces < _WORTH_TIMING or not batch.is_noted:
             return fetch
         samples = batch.samples
 
@@ -151,11 +169,18 @@ class Timing:
     def note_made(self, number: int) -> None:
         """Note the batch that this thread has made, for a consumer in this process."""
         batch = self._thread.batch
-        self._made.append((number, _taken(batch, batch.worker)))
+        if batch.is_noted:
+            self._made.append((number, _taken(batch, batch.worker)))
 
     def packed(self, worker: int, offset: int, size: int) -> bytes:
-        """How this process made a batch, and where it lies, for the process that asked."""
-        return _WHERE.pack(offset, size) + marshal.dumps(_taken(self._thread.batch, worker))
+        """How this process made a batch, and where it lies, for the process that asked.
+
+        Nothing, if this batch is not noted.
+        """
+        batch = self._thread.batch
+        if not batch.is_noted:
+            return b""
+        return _WHERE.pack(offset, size) + marshal.dumps(_taken(batch, worker))
 
     def unpack(self, number: int, packed: bytes) -> tuple[int, int]:
         """Note a batch that another process has made; its offset and size."""
@@ -175,12 +200,17 @@ def _taken(batch: _Batch, worker: int) -> tuple[Any, ...]:
     if batch.looks:
         after = _scheduled()
         cpu, queued = after[0] - batch.before[0], after[1] - batch.before[1]
-    batch.looks = marks[-1] - marks[0] > _WORTH_LOOKING and not batch.made % _LOOK_EVERY
+    spent = marks[-1] - marks[0]
+    batch.looks = spent > _WORTH_LOOKING and not batch.made % _LOOK_EVERY
+    stands_for, batch.stands_for = batch.stands_for, 1
+    if spent < _WORTH_NOTING:
+        batch.unnoted, batch.stands_for = _UNNOTED, _UNNOTED + 1
     if not batch.samples:
-        return worker, cpu, queued, marks, batch.count, 0, ()
+        return worker, cpu, queued, marks, batch.count, 0, (), stands_for
     samples = sorted(batch.samples, key=_spent, reverse=True)
+    usual = samples[len(samples) // 2][0]
     slowest = [(_plain(index), spent) for spent, index in samples[:_NAMED]]
-    return worker, cpu, queued, marks, batch.count, samples[len(samples) // 2][0], slowest
+    return worker, cpu, queued, marks, batch.count, usual, slowest, stands_for
 
 
 def _scheduled() -> tuple[int, int]:

@@ -124,6 +124,16 @@ def test_any_run_has_figures_a_verdict_text_in_80_columns_and_json(run):
     json.loads(json.dumps(profile.as_dict(), allow_nan=False))
 
 
+def test_a_batch_that_stands_for_others_counts_as_many():
+    run = measured(steps=4, num_workers=1)
+    run.made = [run.made[0]._replace(stands_for=3), run.made[3]]
+    start = run.made[1].spans[0][1]
+    run.made[1] = run.made[1]._replace(spans=[(0, start, start + 13 * MS)])
+    figures = figures_of(run)
+    assert figures.workers[0].batches == 4
+    assert figures.making == pytest.approx((3 * 0.053 + 0.013) / 4)
+
+
 def test_of_many_stages_those_that_take_longest_are_shown_by_worker():
     stages = [("fetch", 50), ("collate", 4), ("convert", 3), ("state", 1), ("write", 2)]
     run = measured(stages=stages)

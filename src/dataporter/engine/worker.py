@@ -174,10 +174,11 @@ def _make(
         outcome, batch = PARTIAL, (batch is EMPTY, batch, skipped[:])
         skipped.clear()
     where = write_batch(writer, batch)
-    if timing is None:
-        return outcome, where
-    timing.end(WRITE)
-    return outcome + TIMED, write_bytes(writer, timing.packed(duty.worker, *where))
+    if timing is not None:
+        timing.end(WRITE)
+        if packed := timing.packed(duty.worker, *where):
+            return outcome + TIMED, write_bytes(writer, packed)
+    return outcome, where
 
 
 def _detach(parent: int | None) -> None:

@@ -86,7 +86,8 @@ def figures_of(measured: Measured) -> Figures:
     waits = [(step.got - step.asked) / 1e9 for step in steady]
     pauses = [(step.done - step.got) / 1e9 for step in steady]
     total = max(sum(waits) + sum(pauses), 1e-9)
-    made = [each for each in measured.made if each.samples and each.spans]
+    noted = [each for each in measured.made if each.samples and each.spans]
+    made = [each for each in noted for _ in range(each.stands_for)]
     makings = [(each.spans[-1][2] - each.spans[0][1]) / 1e9 for each in made]
     takes = [(each.handed - each.there) / 1e9 for each in measured.handed]
     sizes: Counter[str] = Counter()

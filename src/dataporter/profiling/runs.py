@@ -22,7 +22,7 @@ from dataporter.testing.processes import TimeUpError
 _KEPT_BACK = 0.9  # of the time that is left: the rest is for what else has to be done
 _SHARE_WITH_TUNING = 0.25  # of the seconds, for the first measurement
 _SHARE_OF_A_TRIAL = 8  # trials that the time left is divided among
-_LEAST_SECONDS = 0.5  # without which a trial is not begun
+_LEAST_SECONDS = 1.0  # without which a trial is not begun
 _LONGEST_STEP = 3.6e6  # milliseconds
 
 
@@ -75,7 +75,7 @@ def profile(
             measured.subject,
             found.figures,
             runs.try_out,
-            has_time=lambda: laboratory.seconds_left > _LEAST_SECONDS,
+            time_left=lambda: (laboratory.seconds_left - _LEAST_SECONDS) / seconds,
             on_trial=on_trial,
         )
         return replace(found, tuning=tuning)

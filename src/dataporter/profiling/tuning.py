@@ -19,7 +19,9 @@ from dataporter.profiling.verdict import KEEPS_UP, most_workers, workers_needed
 from dataporter.profiling.words import percent, rate
 
 _HELPS = 1.03  # times the rate, below which a change has not helped
+_PATIENCE = 2  # changes in a row that do not help, before no more are tried
 _AGAIN = 2  # times that the best and what there is are measured once more
+_KEPT_FOR_AGAIN = 0.3  # of the time
 _DEEPER = (4, 8)  # prefetch factors
 
 
@@ -127,11 +129,14 @@ def search(
     figures: Figures,
     measure: Measure,
     *,
-    has_time: Callable[[], bool],
+    time_left: Callable[[], float],
     on_trial: Callable[[Trial], None] | None = None,
 ) -> Tuning:
-    """Try settings as long as there is time; `figures` are those of what the loader has now."""
-    looked_for = _Search(subject, figures, measure, has_time, on_trial)
+    """Try settings as long as there is time; `figures` are those of what the loader has now.
+
+    `time_left` says what share of the time is left.
+    """
+    looked_for = _Search(subject, figures, measure, time_left, on_trial)
     looked_for.climb()
     looked_for.go_deeper()
     looked_for.measure_again()
@@ -144,13 +149,13 @@ class _Search:
         subject: Subject,
         figures: Figures,
         measure: Measure,
-        has_time: Callable[[], bool],
+        time_left: Callable[[], float],
         on_trial: Callable[[Trial], None] | None,
     ) -> None:
         self._subject = subject
         self._figures = figures
         self._measure = measure
-        self._has_time = has_time
+        self._time_left = time_left
         self._on_trial = on_trial
         self._now = settings_of(subject)
         self._stopped = False
@@ -160,7 +165,7 @@ class _Search:
         """Try more and more workers, as long as that helps."""
         engines = ["processes"] if self._subject.has_lanes else ["processes", "threads"]
         for engine in sorted(engines, key=lambda name: name != self._now.engine):
-            reached = 0.0
+            reached, failed = 0.0, 0
             for count in self._ladder():
                 settings = Settings(
                     num_workers=count, engine=engine, prefetch_factor=self._now.prefetch_factor
@@ -168,11 +173,11 @@ class _Search:
                 trial = self._try(settings)
                 if trial is None:
                     return
-                if trial.refused or trial.rate < reached * _HELPS:
+                # One that is slow may have been held up by something else on the machine.
+                failed = failed + 1 if trial.rate < reached * _HELPS else 0
+                if trial.refused or failed == _PATIENCE or trial.waiting < KEEPS_UP / 2:
                     break
-                reached = trial.rate
-                if trial.waiting < KEEPS_UP / 2:
-                    break
+                reached = max(reached, trial.rate)
 
     def _ladder(self) -> Iterator[int]:
         most = most_workers(self._subject, self._figures)
@@ -201,8 +206,8 @@ class _Search:
     def _try(self, settings: Settings, *, again: bool = False) -> Trial | None:
         if settings in self._tried and not again:
             return self._tried[settings]
-        if not self._has_time():
-            self._stopped = True
+        if self._time_left() <= (0.0 if again else _KEPT_FOR_AGAIN):
+            self._stopped = self._stopped or not again
             return None
         trial = self._tried.get(settings, Trial(settings=settings))
         try:
