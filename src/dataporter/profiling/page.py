@@ -56,7 +56,10 @@ i.step { background: var(--step); } .ready { fill: #0072b2; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); font-weight: 400; }
 th:first-child, td:first-child { text-align: left; } td.words { text-align: left;
-  white-space: normal; min-width: 14rem; } tr.best td { font-weight: 650; }
+  white-space: normal; min-width: 14rem; overflow-wrap: normal; } tr.best td { font-weight: 650; }
+th.words { text-align: left; } .meaning { color: var(--soft); }
+@media (max-width: 40rem) { .meaning { display: none; } table { font-size: .8rem; }
+  th, td { padding-right: .45rem; } td.words { min-width: 0; } }
 @media (min-width: 75rem) { .two { display: grid; gap: 0 3rem;
   grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); } }
 """
@@ -182,7 +185,7 @@ def _stages(profile: Profile) -> str:
                 f"<td>{duration(each)}</td>"
                 for each in (spread.mean, spread.p50, spread.p90, spread.p99, spread.longest)
             ),
-            f'<td class="words soft">{MEANING[name]}</td>',
+            f'<td class="words meaning">{MEANING[name]}</td>',
         ]
         for name, spread in profile.rows()
     ]
@@ -224,20 +227,23 @@ def _tuning(tuning: Tuning) -> str:
     rows = []
     for trial in tuning.trials:
         mark = " (now)" if trial.settings == tuning.now.settings else ""
-        cells = [f"<td>{escape(str(trial.settings))}{mark}</td>"]
+        words = f"{escape(str(trial.settings))}{mark}"
+        cells = [f"<td>{rate(trial.rate)}</td>", f"<td>{percent(trial.waiting)}</td>"]
         if trial.refused:
-            cells.append(f'<td colspan="2" class="words">{escape(trial.refused)}</td>')
-        else:
-            cells += [f"<td>{rate(trial.rate)}</td>", f"<td>{percent(trial.waiting)}</td>"]
-        rows.append(cells)
+            cells = ['<td colspan="2">refused</td>']
+            words += f": {escape(trial.refused)}"
+        rows.append([*cells, f'<td class="words">{words}</td>'])
     best = [trial.settings == tuning.best.settings for trial in tuning.trials]
-    table = _table(["settings", "batches/s", "waiting"], rows, best)
+    table = _table(["batches/s", "waiting", "settings"], rows, best)
     return f"<p>{escape(tuning.words)}</p>{table}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[bool] = ()) -> str:
     marks = best or [False] * len(rows)
-    head = "".join(f"<th>{name}</th>" for name in header)
+    head = "".join(
+        f'<th class="words">{name}</th>' if name == "settings" else f"<th>{name}</th>"
+        for name in header
+    )
     body = "".join(
         f"<tr{' class=best' if mark else ''}>{''.join(row)}</tr>"
         for row, mark in zip(rows, marks, strict=True)
