@@ -26,8 +26,8 @@ FETCH, COLLATE, CONVERT, STATE, WRITE, PIN = range(len(STAGES))
 CONSUMER = -1  # in place of a worker's number: made where it was asked for
 
 _WORTH_TIMING = 25_000  # ns that a sample takes; below, looking at the clock would show
-_WORTH_NOTING = 250_000  # ns that a batch takes; of those that take less,
-_UNNOTED = 7  # so many are not noted after one that is
+_WORTH_NOTING = 500_000  # ns that batches take, of which one is noted
+_MOST_UNNOTED = 31  # others beside it
 _NAMED = 4  # slowest samples of a batch
 _LOOK_EVERY = 4  # batches at what the system says of a thread, which takes 12 µs,
 _WORTH_LOOKING = 2_000_000  # and only if they take so many ns
@@ -110,12 +110,12 @@ class Timing:
 
     @property
     def made(self) -> list[Made]:
-        """Every batch that was made."""
+        """Every batch whose making was noted."""
         return [_unpacked(number, noted) for number, noted in self._made]
 
     @property
     def handed(self) -> list[Handed]:
-        """Every batch that was handed over by those who did not make it."""
+        """Likewise, those that were handed over by others than their makers."""
         return [Handed(*noted) for noted in self._handed]
 
     def clear(self) -> None:
@@ -202,9 +202,9 @@ def _taken(batch: _Batch, worker: int) -> tuple[Any, ...]:
         cpu, queued = after[0] - batch.before[0], after[1] - batch.before[1]
     spent = marks[-1] - marks[0]
     batch.looks = spent > _WORTH_LOOKING and not batch.made % _LOOK_EVERY
-    stands_for, batch.stands_for = batch.stands_for, 1
-    if spent < _WORTH_NOTING:
-        batch.unnoted, batch.stands_for = _UNNOTED, _UNNOTED + 1
+    stands_for = batch.stands_for
+    batch.unnoted = min(_WORTH_NOTING // max(spent, 1), _MOST_UNNOTED)
+    batch.stands_for = batch.unnoted + 1
     if not batch.samples:
         return worker, cpu, queued, marks, batch.count, 0, (), stands_for
     samples = sorted(batch.samples, key=_spent, reverse=True)

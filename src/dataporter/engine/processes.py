@@ -205,7 +205,7 @@ class ProcessEngine:
                 if pace is not None:
                     self._adapt(pace.note((there - asked) / 1e9, self._crew.wanted))
                 self._top_up(tasks, order)
-                if timing is None:
+                if timing is None or ticket.reply is None or ticket.reply[0] < TIMED:
                     yield ticket.task, self._take(ticket)
                 else:
                     yield ticket.task, self._take_timed(ticket, timing, asked, there)
@@ -290,10 +290,8 @@ class ProcessEngine:
         """Take a batch with what was noted of its making."""
         number = ticket.task.progress.batches_processed
         outcome, offset, size = ticket.reply or (UNREADY, 0, 0)
-        if outcome & TIMED:
-            packed = self._slots[ticket.slot].reach(offset + size)[offset : offset + size]
-            offset, size = timing.unpack(number, packed.tobytes())
-            ticket.reply = outcome - TIMED, offset, size
+        packed = self._slots[ticket.slot].reach(offset + size)[offset : offset + size]
+        ticket.reply = (outcome - TIMED, *timing.unpack(number, packed.tobytes()))
         batch = self._take(ticket)
         timing.note_handed(number, asked, there, self._ready)
         return batch
