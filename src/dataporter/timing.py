@@ -104,6 +104,7 @@ class Timing:
         self._made: list[tuple[int, Any]] = []
         self._handed: list[tuple[int, int, int, int, int]] = []
         self._thread = _Thread()
+        self._due = 0  # batches of which both were noted, or are about to be
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Timing, ()  # a worker notes for itself
@@ -117,11 +118,6 @@ class Timing:
     def handed(self) -> list[Handed]:
         """Likewise, those that were handed over by others than their makers."""
         return [Handed(*noted) for noted in self._handed]
-
-    def clear(self) -> None:
-        """Forget all of it."""
-        self._made.clear()
-        self._handed.clear()
 
     def join(self, numbers: Iterator[int]) -> None:
         """Give this thread the next number as that of a worker."""
@@ -187,6 +183,13 @@ class Timing:
         self._made.append((number, packed))
         offset, size = _WHERE.unpack_from(packed)
         return offset, size
+
+    def is_due(self) -> bool:
+        """Whether the handing over of one more batch should be noted, since its making was."""
+        if len(self._made) <= self._due:
+            return False
+        self._due += 1
+        return True
 
     def note_handed(self, number: int, asked: int, there: int, ready: int) -> None:
         """Note that a batch is handed over."""

@@ -71,7 +71,8 @@ def _delivered(
             break
         while ahead:
             awaited, patience = _awaited(ahead, options), options.timeout or None
-            if timing is not None:
+            is_noted = timing is not None and timing.is_due()
+            if is_noted:
                 asked, ready = time.monotonic_ns(), sum(future.done() for future in ahead)
             done = wait(awaited, patience, return_when=FIRST_COMPLETED).done
             if not done:
@@ -84,7 +85,7 @@ def _delivered(
                 raise WorkerTimeoutError(msg)
             future = next(future for future in ahead if future in done)
             task = ahead.pop(future)
-            if timing is not None:
+            if timing is not None and is_noted:
                 there = time.monotonic_ns()
                 timing.note_handed(task.progress.batches_processed, asked, there, ready)
             top_up()
