@@ -29,7 +29,7 @@ from measure import table
 from dataporter import ResumableDataLoader
 
 GENERATIONS = 6  # processes are started anew: each has its memory elsewhere
-ROUNDS = 8
+ROUNDS = 12
 BATCH_SIZE = 32
 BATCHES = 300
 
