@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import table
 
 from dataporter import ResumableDataLoader
+from dataporter.comparison.measure import table
 
 GENERATIONS = 6  # processes are started anew: each has its memory elsewhere
 ROUNDS = 12

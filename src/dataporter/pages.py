@@ -62,13 +62,13 @@ pre { overflow-x: auto; background: var(--card); padding: .8rem; border-radius: 
 """
 
 
-def page(title: str, body: Sequence[str]) -> str:
-    """A whole page of some parts."""
+def page(title: str, body: Sequence[str], style: str = "") -> str:
+    """A whole page of some parts, with what is to be styled of it beyond the rest."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(body)
+        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head>\n<body>\n"
+        + "\n".join(part for part in body if part)
         + "\n</body></html>\n"
     )
 

@@ -138,7 +138,7 @@ def running_with(mark: str) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_an_interrupt_leaves_no_process_and_no_file(tmp_path):
     mark = f"PROFILED={tmp_path}"
-    script = "from dataporter.cli import main; main()"
+    script = "from dataporter.cli import start; start()"
     arguments = ["profiled_loaders:slow", "--batches", "100000", "--html", tmp_path / "page.html"]
     command = subprocess.Popen(
         [sys.executable, "-c", script, "profile", *map(str, arguments)],

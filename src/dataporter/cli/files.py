@@ -23,8 +23,15 @@ def write_whole(path: Path, contents: str | bytes) -> None:
 
     Its folder is made if there is none.
     """
+    try:
+        _write(path, contents.encode() if isinstance(contents, str) else contents)
+    except OSError as error:  # a full disk, for one
+        msg = f"{path} cannot be written: {error.strerror}. Name a file elsewhere."
+        raise OptionError(msg) from error
+
+
+def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = contents.encode() if isinstance(contents, str) else contents
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

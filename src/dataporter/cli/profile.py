@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from dataporter.cli.files import write_whole
 from dataporter.errors import OptionError
 from dataporter.profiling import Profile
 from dataporter.profiling import profile as profiled
@@ -68,7 +68,7 @@ def profile(
         show(f"\n{found.tuning_text()}")
     for path, made, what in ((html, page_of, "page"), (trace, _traced, "trace")):
         if path is not None:
-            _write(path, made(found))
+            write_whole(path, made(found))
             show(f"\nThe {what} is in {path}.")
 
 
@@ -92,26 +92,3 @@ def _check_place(path: Path | None) -> None:
     if (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK):
         msg = f"{path} cannot be written: name a file in a folder that exists and can be written."
         raise OptionError(msg)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink()
-            raise
-    except OSError as error:  # a full disk, for one
-        msg = f"{path} cannot be written: {error.strerror}. Name a file elsewhere."
-        raise OptionError(msg) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

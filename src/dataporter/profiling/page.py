@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from dataporter.pages import page, section
 from dataporter.profiling.report import MEANING, WORKER_COLUMNS, Profile, worker_cells, worker_name
 from dataporter.profiling.timeline import stacked, timeline, waits_picture
 from dataporter.profiling.tuning import Tuning
 from dataporter.profiling.words import duration, percent, rate, size
 
-# Okabe and Ito's colours, which the colour-blind tell apart; for light and dark alike.
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --paper: #fff;
-  --card: #f6f8fa; --line: #d1d9e0; --step: #b6bec9; --good: #00664a; --bad: #a13d00; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8ecf0; --soft: #9aa5b1; --paper: #14181d;
-  --card: #1d232a; --line: #353d47; --step: #5a6572; --good: #3cc59a; --bad: #ff9a57; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem clamp(.8rem, 3vw, 3rem) 3rem; max-width: 100rem;
-  background: var(--paper); color: var(--ink); overflow-wrap: anywhere;
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: clamp(1.3rem, 3.4vw, 2rem); line-height: 1.25; margin: .2rem 0 .8rem; }
-h1.loader { color: var(--bad); } h1.step { color: var(--good); }
-h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
-p { margin: .3rem 0; } .soft, figcaption, th { color: var(--soft); }
-figure { margin: 0; } figcaption { font-size: .88rem; margin-top: .4rem; }
+body { overflow-wrap: anywhere; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .7rem;
   margin: 1rem 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
@@ -41,27 +29,17 @@ ol.advice { padding-left: 1.4rem; } ol.advice li { margin: .5rem 0; }
   color: var(--soft); font-variant-numeric: tabular-nums; }
 svg.tall, .tall svg { display: block; width: 100%; height: 120px; background: var(--card);
   border-radius: 3px; }
-.level { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 6 5;
-  vector-effect: non-scaling-stroke; }
-.keys { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .85rem; margin: .5rem 0; }
-.keys i { display: inline-block; width: .85em; height: .85em; border-radius: 2px;
-  margin-right: .35em; vertical-align: -.05em; }
+.level { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 6 5; }
 .fetch { fill: #0072b2; background: #0072b2; } .collate { fill: #009e73; background: #009e73; }
 .convert { fill: #f0e442; background: #f0e442; } .state { fill: #cc79a7; background: #cc79a7; }
 .write { fill: #e69f00; background: #e69f00; } .pin { fill: #56b4e9; background: #56b4e9; }
-.wait { fill: #d55e00; background: #d55e00; } .step { fill: var(--step); }
-i.step { background: var(--step); } .ready { fill: #0072b2; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem;
-  font-variant-numeric: tabular-nums; min-width: min(100%, 30rem); }
-th, td { padding: .3rem .8rem .3rem 0; text-align: right; white-space: nowrap;
-  border-bottom: 1px solid var(--line); font-weight: 400; }
-th:first-child, td:first-child { text-align: left; } td.words { text-align: left;
-  white-space: normal; min-width: 14rem; overflow-wrap: normal; } tr.best td { font-weight: 650; }
+.wait { fill: #d55e00; background: #d55e00; } .step { fill: var(--pale); }
+i.step { background: var(--pale); } .ready { fill: #0072b2; }
+th, td { white-space: nowrap; } td.words { text-align: left; white-space: normal;
+  min-width: 14rem; overflow-wrap: normal; } tr.best td { font-weight: 650; }
 th.words { text-align: left; } .meaning { color: var(--soft); }
 @media (max-width: 40rem) { .meaning { display: none; } table { font-size: .8rem; }
   th, td { padding-right: .45rem; } td.words { min-width: 0; } }
-@media (min-width: 75rem) { .two { display: grid; gap: 0 3rem;
-  grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); } }
 """
 
 
@@ -70,37 +48,31 @@ def page_of(profile: Profile) -> str:
     figures, subject = profile.figures, profile.measured.subject
     body = [
         f'<p class="soft">dataporter profile · {escape(str(subject))}</p>',
-        f'<h1 class="{profile.verdict.bound}">{escape(profile.verdict.words)}</h1>',
+        f'<h1 class="{_news(profile)}">{escape(profile.verdict.words)}</h1>',
         *(f"<p>{escape(note)}</p>" for note in profile.notes()),
         _cards(profile),
         _advice(profile),
-        _section("Timeline", _timeline(profile)),
+        section("Timeline", _timeline(profile)),
         '<div class="two">',
-        _section("What a batch costs, beside a step", _costs(profile)),
-        _section("Wait for each batch", _waits(profile)),
+        section("What a batch costs, beside a step", _costs(profile)),
+        section("Wait for each batch", _waits(profile)),
         "</div>",
         '<div class="two">',
-        _section("Time by stage", _stages(profile)),
-        _section("By worker", _workers(profile)) if profile.has_workers else "",
+        section("Time by stage", _stages(profile)),
+        section("By worker", _workers(profile)) if profile.has_workers else "",
         "</div>",
         '<div class="two">',
-        _section("Ready when asked", _ready(profile)) if figures.ready else "",
-        _section("Slowest samples", _slowest(profile)) if figures.slowest else "",
+        section("Ready when asked", _ready(profile)) if figures.ready else "",
+        section("Slowest samples", _slowest(profile)) if figures.slowest else "",
         "</div>",
-        "" if profile.tuning is None else _section("Tuning", _tuning(profile.tuning)),
+        "" if profile.tuning is None else section("Tuning", _tuning(profile.tuning)),
     ]
     title = f"Profile of {subject.loader} over {subject.dataset}"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(part for part in body if part)
-        + "\n</body></html>\n"
-    )
+    return page(title, body, _STYLE)
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
+def _news(profile: Profile) -> str:
+    return "good" if profile.verdict.bound == "step" else "bad"
 
 
 def _cards(profile: Profile) -> str:
@@ -125,7 +97,7 @@ def _advice(profile: Profile) -> str:
         f"<li><b>{escape(each.change)}</b>: {escape(each.why)}</li>"
         for each in profile.verdict.advice
     )
-    return _section("What to change", f'<ol class="advice">{items}</ol>') if items else ""
+    return section("What to change", f'<ol class="advice">{items}</ol>') if items else ""
 
 
 def _keys(kinds: Sequence[str]) -> str:
