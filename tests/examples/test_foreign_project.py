@@ -1,5 +1,6 @@
 """The commands tried on a project that is not ours, in a terminal of 80 columns and piped."""
 
+import json
 import shutil
 import sys
 
@@ -38,6 +39,15 @@ def test_verify_says_that_its_loader_is_exact(project):
     for shown in in_both(project, "verify", "train:make_loader", *QUICK):
         assert "ResumableDataLoader over Chirps, 1,000 samples, batches of 25" in shown
         assert "EXACT: all " in shown
+
+
+def test_profile_says_where_its_loaders_time_goes(project):
+    quick = ("--batches", "10", "--step-ms", "1", "--html", "profile.html", "--trace", "trace.json")
+    for shown in in_both(project, "profile", "train:make_loader", *quick):
+        assert "The page is in profile.html." in shown
+        assert "fetch" in shown
+    assert "<h1" in (project / "profile.html").read_text()
+    assert json.loads((project / "trace.json").read_text())["traceEvents"]
 
 
 def test_inspect_says_where_its_training_stands(project):
