@@ -20,6 +20,7 @@ DEFECTS = {
     "late": ("clock", "in the samples of LateClock"),
     "ProcessId": ("process", "depends on the id of the process"),
     "CallCounter": ("call order", "CallCounter.calls"),
+    "ClassCounter": ("call order", "ClassCounter.calls"),
     "InPlace": ("mutation", "InPlace.data"),
     "CountsBesides": ("mutation", "CountsBesides.data"),
     "AugmentedCache": ("cache", "AugmentedCache.cache"),

@@ -200,7 +200,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif not isinstance(value, type | ModuleType) and hasattr(value, "__dict__"):
         yield from ((f".{name}", part) for name, part in list(vars(value).items()))
         if is_users(type(value).__module__):
-            yield from ((f".{name}", part) for name, part in _variables(type(value)))
+            own = vars(value)  # which hide those of their class
+            shared = _variables(type(value))
+            yield from ((f".{name}", part) for name, part in shared if name not in own)
 
 
 def _kept_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
