@@ -37,7 +37,7 @@ svg.tall, .tall svg { display: block; width: 100%; height: 120px; background: va
 i.step { background: var(--pale); } .ready { fill: #0072b2; }
 th, td { white-space: nowrap; } td.words { text-align: left; white-space: normal;
   min-width: 14rem; overflow-wrap: normal; } tr.best td { font-weight: 650; }
-th.words { text-align: left; } .meaning { color: var(--soft); }
+th.words { text-align: left; } td.meaning { color: var(--soft); min-width: 8rem; }
 @media (max-width: 40rem) { .meaning { display: none; } table { font-size: .8rem; }
   th, td { padding-right: .45rem; } td.words { min-width: 0; } }
 """
