@@ -8,9 +8,9 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from terminals import marked
 from watching import environment, until
 
 from dataporter import cli
@@ -286,16 +286,6 @@ def test_piped_output_has_no_colours_and_fits_into_80_columns(shop):
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80
     assert "NOT EXACT" in out
-
-
-def marked(mark):
-    """The processes that have a mark in their environment."""
-    found = []
-    for process in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if f"DATAPORTER_TEST_MARK={mark}\0".encode() in (process / "environ").read_bytes():
-                found.append(int(process.name))
-    return found
 
 
 def read_until(descriptor, wanted):
