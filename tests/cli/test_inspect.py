@@ -1,5 +1,6 @@
 """`dataporter inspect` on checkpoints of real frameworks, on anything else, and on traps."""
 
+import argparse
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 import warnings
 import zipfile
 from contextlib import redirect_stderr, redirect_stdout
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -413,6 +415,18 @@ def test_a_folders_metadata_does_not_lead_out_of_the_folder(tmp_path, state):
     (folder / ".metadata").write_bytes(metadata.replace(b"__0_0.distcp", b"./../1234567"))
     (tmp_path / "12345678").rename(tmp_path / "1234567")
     assert "it lies outside of the folder" in refused(folder)
+
+
+def test_what_is_harmless_among_hyper_parameters_hides_no_state(tmp_path, state):
+    parameters = {
+        "folder": Path("/data"),
+        "arguments": argparse.Namespace(rate=0.1, folder=Path("/out")),
+        "took": timedelta(hours=3),
+    }
+    torch.save({"hyper_parameters": parameters, "loader": state}, tmp_path / "run.pt")
+    result = run(tmp_path / "run.pt")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "['loader']" in result.stdout
 
 
 def test_a_damaged_state_is_shown_with_what_is_wrong_with_it(tmp_path, state):

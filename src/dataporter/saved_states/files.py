@@ -27,15 +27,33 @@ _JSON = b"{"
 _OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
 _HEAD = 64  # bytes
 
-# What is harmless, often beside a state (arrays are in those of generators) and not needed.
+# What is harmless, often beside a state (arrays are in those of generators, the rest among the
+# hyper-parameters that trainers save) and not needed.
 _BLANKED = [
+    "argparse.Namespace",
     "builtins.bytes",
+    "builtins.complex",
+    "builtins.slice",
+    "datetime.date",
+    "datetime.datetime",
+    "datetime.timedelta",
+    "lightning.fabric.utilities.data.AttributeDict",
+    "lightning.pytorch.utilities.parsing.AttributeDict",
+    "lightning_fabric.utilities.data.AttributeDict",
     "numpy._core.multiarray._reconstruct",
     "numpy._core.multiarray.scalar",
     "numpy.core.multiarray._reconstruct",
     "numpy.core.multiarray.scalar",
     "numpy.dtype",
     "numpy.ndarray",
+    "pathlib.Path",
+    "pathlib.PosixPath",
+    "pathlib.PurePosixPath",
+    "pathlib.PureWindowsPath",
+    "pathlib.WindowsPath",
+    "pathlib._local.PosixPath",
+    "pathlib._local.WindowsPath",
+    "pytorch_lightning.utilities.parsing.AttributeDict",
 ]
 
 
