@@ -34,7 +34,9 @@ def samples(answers: list[dict]) -> dict[int, list[float]]:
     return found
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 4), (4, 1)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(2, 3), pytest.param(3, 4, marks=pytest.mark.soak), (4, 1)]
+)
 def test_a_group_shares_the_epoch_and_another_group_finishes_it(before, after):
     first = on_ranks(before, deliver, None, 3, {"batch_size": 4})
     state = first[0]["state"]

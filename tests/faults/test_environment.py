@@ -105,7 +105,10 @@ def test_batches_of_a_thousand_tensors_need_no_shared_memory_of_the_system(persi
 
 
 @with_small_shared_memory
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.soak)],
+)
 def test_large_batches_that_are_all_held_need_no_shared_memory_of_the_system(method):
     # What is sent to a spawned worker must be found there: a tensor will do.
     dataset = "Large(40)"

@@ -155,7 +155,7 @@ def drop_together(rank: int, options: dict) -> dict[str, Any]:
     return {"epochs": epochs, "batches": batches, "rest": passes(resumed, 2), "state": state}
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_all_ranks_of_a_group_end_at_the_same_step(num_workers):
     options = {"lanes": 4, "batch_size": 2, "num_workers": num_workers}
     options["persistent_workers"] = num_workers > 0
