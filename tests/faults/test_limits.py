@@ -123,7 +123,7 @@ def test_fifty_epochs_grow_nothing(persistent):
                     break
         del batch
         after, grown = measure(), resident_bytes() - memory
-        assert after[:3] == before[:3], (before, after)
+        assert all(a <= b for a, b in zip(after[:3], before[:3])), (before, after)
         assert after[3] < 20 * 2**20, after
         assert grown < 8 * 2**20, grown
     """)
