@@ -642,6 +642,15 @@ def test_a_pass_knows_its_last_batch_and_looking_ahead_delivers_nothing():
     assert loader.state_dict() == expected_states[-1]
 
 
+def test_looking_ahead_at_every_batch_leaves_nothing_behind():
+    batches = iter(make())
+    results = batches._results
+    for _ in batches:
+        batches.is_last()
+        assert len(batches._looked_at) <= 1
+        assert batches._results is results  # not wrapped anew at each look
+
+
 def test_what_was_looked_at_is_forgotten_when_a_state_is_loaded():
     loader = make()
     state = loader.state_dict()

@@ -6,7 +6,7 @@ prefetch, never in pieces. So a state is right at every moment, a signal handler
 
 from __future__ import annotations
 
-import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -47,6 +47,7 @@ class Pass(Iterator[Any]):
         self._progress = self._cursor.begin_pass()
         self._number = self._cursor.newest_pass
         self._loads = self._cursor.loads
+        self._looked_at: deque[tuple[Task, Any]] = deque()  # results that come next
         # What was under way ends here, so that its workers are free for what begins.
         self._results: Iterator[tuple[Task, Any]] | None = iter(())
         self._broken = not self._progress.finished
@@ -67,19 +68,16 @@ class Pass(Iterator[Any]):
         """
         if self._results is None or self._loads != self._cursor.loads or self._broken:
             return self._results is None
-        ahead: list[tuple[Task, Any]] = []
         try:
-            for result in self._results:
-                ahead.append(result)
-                if result[1] is not EMPTY:
-                    break
+            while not self._looked_at or self._looked_at[-1][1] is EMPTY:
+                self._looked_at.append(next(self._results))
+        except StopIteration:
+            return True
         except BaseException as error:
             self._broken = True  # so the next call tries from here again
             if not isinstance(error, Exception):
                 raise
-            return False
-        self._results = itertools.chain(ahead, self._results)
-        return not ahead or ahead[-1][1] is EMPTY
+        return False
 
     def await_workers(self) -> None:
         """Wait until workers have begun, and raise here what went wrong with that."""
@@ -89,7 +87,7 @@ class Pass(Iterator[Any]):
             if type(result[1]) is Failed and result[1].in_init:
                 self._broken = True
                 raise result[1].error
-            self._results = itertools.chain([result], self._results)
+            self._looked_at.append(result)
             return
 
     def _next_batch(self) -> Any:
@@ -98,9 +96,10 @@ class Pass(Iterator[Any]):
         if self._loads != self._cursor.loads:
             self._follow_load()
         if self._broken:
+            self._looked_at.clear()
             self._results, self._broken = self._rerun(self._progress), False
         try:
-            task, batch = next(self._results)
+            task, batch = self._looked_at.popleft() if self._looked_at else next(self._results)
         except StopIteration:
             self._results = None
             is_newest = self._number == self._cursor.newest_pass  # whose end is the run's
