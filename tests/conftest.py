@@ -33,7 +33,7 @@ def _in_time_and_tidy(request: pytest.FixtureRequest):
         yield
         gc.collect()  # an error that was caught holds what it came through in a cycle
         try:
-            until(lambda: not worker_pids(), seconds=5)
+            until(lambda: not worker_pids(), seconds=10)
         finally:
             for child in multiprocessing.active_children():
                 child.kill()

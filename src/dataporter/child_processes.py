@@ -1,7 +1,7 @@
-"""Processes that a command starts: each dies with it, and with all that it has started itself.
+"""Processes that die with the one that started them, and those that a command starts.
 
-A child is a session of its own, so that a terminal's Ctrl-C reaches the command only, which then
-ends its children. Where the command is killed, the system kills the children.
+A command's child is a session of its own, so that a terminal's Ctrl-C reaches the command only,
+which then ends its children. Where the command is killed, the system kills the children.
 """
 
 from __future__ import annotations
@@ -85,9 +85,14 @@ def kill(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def die_with_parent() -> None:
-    """Have the system kill this process when the one that started it is gone."""
+def die_with_command() -> None:
+    """Have the system kill this child when the command that started it is gone."""
+    die_with(int(os.environ[_PARENT]))
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when its parent is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        if str(os.getppid()) != os.environ[_PARENT]:  # it went while this one was starting
-            os.kill(os.getpid(), signal.SIGKILL)
+        if os.getppid() != parent:  # it went while this one was starting
+            os._exit(1)

@@ -495,20 +495,24 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_the_state_stays_before_it()
 
 
 class Slow(Ids):
+    seconds = 0.5
+
     def __getitem__(self, index: int) -> int:
         if index == 9:
-            time.sleep(1.5)
+            time.sleep(self.seconds)
         return super().__getitem__(index)
 
 
 def test_a_batch_that_is_late_is_an_error_that_names_the_worker():
-    loader = make(2, Slow(16), shuffle=False, timeout=0.3)
+    dataset = Slow(16)
+    dataset.seconds = 4.5
+    loader = make(2, dataset, shuffle=False, timeout=1.5)  # seconds that workers may start up in
     iterator = iter(loader)
     next(iterator), next(iterator)
     started = time.monotonic()
     with pytest.raises(WorkerTimeoutError, match=r"pid \d+") as caught:
         next(iterator)
-    assert 0.25 < time.monotonic() - started < 1.2
+    assert 1 < time.monotonic() - started < 4
     assert any(f"pid {pid})" in str(caught.value) for pid in worker_pids())
     assert loader.state_dict()["samples_processed"] == 8
 
@@ -533,7 +537,7 @@ def test_what_cannot_be_sent_to_a_spawned_worker_is_an_error_at_once(method):
         loader = make(2, multiprocessing_context=method, **options)
         with pytest.raises(OptionError, match=f"{method}.*(lambda|Local)"):
             iter(loader)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_local_datasets_and_lambdas_work_where_workers_are_forked():

@@ -258,7 +258,7 @@ atexit.register(lambda: say(pids=[], at=time.monotonic()))
     with script(body, tmp_path) as child:
         last = told(child)
         assert child.wait(10) == 0
-        assert time.monotonic() - last["at"] < 3
+        assert time.monotonic() - last["at"] < 8
         assert child.stderr.read() == ""
         until(lambda: not any(map(is_running, last["pids"])), seconds=3)
 
@@ -275,7 +275,7 @@ if __name__ == "__main__":
     with script(body, tmp_path, method) as child:
         last = told(child)
         assert child.wait(10) == 0
-        assert time.monotonic() - last["at"] < 3
+        assert time.monotonic() - last["at"] < 8
         assert child.stderr.read() == ""
         until(lambda: not any(map(is_running, last["pids"])), seconds=3)
 
@@ -295,7 +295,7 @@ train()
     with script(body, tmp_path) as child:
         last = told(child)
         assert child.wait(10) == 1
-        assert time.monotonic() - last["at"] < 3
+        assert time.monotonic() - last["at"] < 8
         errors = child.stderr.read()
         assert errors.count("Traceback") == 1
         assert errors.endswith("ValueError: in the loop\n")

@@ -58,8 +58,8 @@ def test_a_step_takes_as_long_as_it_is_said_to():
 
 def test_seconds_bound_the_run():
     began = monotonic()
-    found = profiled("inline", batches=10**6, seconds=1.5)
-    assert monotonic() - began < 5
+    found = profiled("inline", batches=10**6, seconds=3)
+    assert monotonic() - began < 30
     assert 0 < found.figures.batches < 10**4
 
 
@@ -71,7 +71,7 @@ def test_more_batches_than_a_pass_has_come_from_the_next_passes():
 
 def test_tuning_tries_settings_on_the_loader_itself():
     trials = []
-    found = profiled("inline", batches=8, step_ms=3, seconds=3, tune=True, on_trial=trials.append)
+    found = profiled("inline", batches=8, step_ms=3, tune=True, on_trial=trials.append)
     tuning = found.tuning
     assert tuning.now.settings.num_workers == 0
     assert len(trials) >= 3
@@ -114,7 +114,7 @@ def test_what_hangs_is_given_up_when_the_time_is_up(name, words):
     began = monotonic()
     with pytest.raises(FactoryError, match=words):
         profiled(name, seconds=1)
-    assert monotonic() - began < 5
+    assert monotonic() - began < 30  # where it would be hours
 
 
 def test_torchs_loader_cannot_be_tuned_from_outside():

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from dataporter.child_processes import die_with_parent
+from dataporter.child_processes import die_with_command
 from dataporter.comparison.contenders import CONTENDERS, installed
 from dataporter.comparison.measure import in_turns
 from dataporter.comparison.pausing import go_on, in_its_turn, offspring, stop, stoppable
@@ -92,7 +92,7 @@ def _take(stream: Iterator[Any], batches: int) -> None:
 
 def main(file: Path, seconds: float) -> None:
     """Run the races one after the other, each in its share of the time that is left."""
-    die_with_parent()
+    die_with_command()
     warnings.filterwarnings("ignore")  # torch counts cores, torchdata uses what torch deprecated
     torch.set_num_threads(1)
     deadline = time.monotonic() + seconds

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataporter.child_processes import die_with_parent
+from dataporter.child_processes import die_with_command
 from dataporter.comparison.workloads import Nothing
 
 BATCH_SIZE = 64
@@ -195,7 +195,7 @@ def _peak_megabytes(*, anew: bool = False) -> float | None:
 
 def main(file: Path, who: str, rounds: int, limit: float, points: list[Point]) -> None:
     """Measure, and write what is found at once."""
-    die_with_parent()
+    die_with_command()
     warnings.filterwarnings("ignore")  # torchdata uses what torch deprecated
     with file.open("a", buffering=1) as lines:
         for found in measured(who, points, rounds, limit):

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dataporter.child_processes import die_with_parent
+from dataporter.child_processes import die_with_command
 from dataporter.demonstration.drawings import Drawings, network
 from dataporter.demonstration.steps import log_of
 from dataporter.resumable_dataloader import ResumableDataLoader
@@ -154,7 +154,7 @@ def learn(
 
 def main(rank: int, run: Run) -> None:
     """Join the other ranks, and train."""
-    die_with_parent()
+    die_with_command()
     torch.set_num_threads(1)
     meeting = (Path(run.folder) / "store").absolute().as_uri()
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=run.world_size)

@@ -10,7 +10,6 @@ import ctypes
 import os
 import pickle
 import signal
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dataporter.child_processes import die_with
 from dataporter.engine.arena import Slot, Writer
 from dataporter.engine.wire import (
     BATCH,
@@ -40,8 +40,6 @@ from dataporter.generators import seed_all
 from dataporter.randomness import Stream
 from dataporter.timing import WRITE, Timing
 from dataporter.worker_info import announce_worker
-
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 # glibc's `mallopt`: options of malloc and what they are set to.
 _MALLOC = {
@@ -186,10 +184,8 @@ def _detach(parent: int | None) -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
-    if parent is not None and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before that took effect
-            os._exit(1)
+    if parent is not None:
+        die_with(parent)
 
 
 def _keep_freed_memory() -> None:

@@ -27,7 +27,8 @@ class Request:
 
     options: dict[str, Any] = field(default_factory=dict)
     batches: int
-    seconds: float
+    seconds: float  # from the moment that the loader is made
+    deadline: float  # of all, on the monotonic clock, which the processes of a machine share
     step_seconds: float
 
 
@@ -71,7 +72,7 @@ def measured(loader: DataLoader[Any], subject: Subject, request: Request) -> Mea
     timing = Timing()
     if isinstance(loader, ResumableDataLoader):
         loader.note_times(timing)
-    deadline = monotonic() + request.seconds
+    deadline = min(monotonic() + request.seconds, request.deadline)
     try:
         is_over = False
         while not is_over:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 from dataporter.arguments import check_int, check_number
@@ -40,10 +41,10 @@ def profile(
     """Measure where a loader's time goes, beside steps of `step_ms` milliseconds.
 
     `make_loader` makes a new loader at each call: a function, or "package.module:function". It is
-    called in another process. Up to `batches` batches are drawn; `seconds` bound all of it. A step
-    sleeps, as a process does while its device computes. With `tune`, other settings are tried
-    in the time that is left. `on_profile` is told the profile before that, `on_trial` each trial.
-    What the user's code prints is dropped, unless `shows_output`.
+    called in another process. Up to `batches` batches are drawn; `seconds` bound all that is done
+    there. A step sleeps, as a process does while its device computes. With `tune`, other settings
+    are tried in the time that is left. `on_profile` is told the profile before that, `on_trial`
+    each trial. What the user's code prints is dropped, unless `shows_output`.
 
     >>> from dataporter import ResumableDataLoader
     >>> def make_loader():
@@ -102,7 +103,8 @@ class _Runs:
         request = Request(
             options=options,
             batches=self._batches,
-            seconds=min(seconds, self._laboratory.seconds_left * _KEPT_BACK),
+            seconds=seconds,
+            deadline=monotonic() + self._laboratory.seconds_left * _KEPT_BACK,
             step_seconds=self._step_seconds,
         )
         try:

@@ -25,6 +25,7 @@ from dataporter.testing.remaking import Facts
 from dataporter.testing.standing_still import Still
 
 _HASH_SEEDS = ("1", "2")
+_SECONDS_TO_START = 120  # an interpreter that imports torch; they are not counted as the loader's
 
 
 class Where(NamedTuple):
@@ -53,7 +54,6 @@ class Laboratory:
             _check_name(factory)
         self._factory = factory
         self._seconds = seconds
-        self._deadline = monotonic() + seconds
         self._shows_output = shows_output
         self._hosts: dict[Where, Process] = {}
         self._pickled = factory if isinstance(factory, str) else _pickled(factory)
@@ -64,11 +64,14 @@ class Laboratory:
         if self.is_importable:
             for seed in self._hash_seeds[:interpreters]:
                 nurseries.start(seed)
+        self._importing = {HERE: self._started(HERE)}
+        self._deadline = monotonic() + seconds  # now that an interpreter has started
 
     def close(self) -> None:
         """End all processes but the nurseries."""
-        while self._hosts:
-            self._hosts.popitem()[1].kill()
+        for processes in (self._importing, self._hosts):
+            while processes:
+                processes.popitem()[1].kill()
 
     @property
     def is_importable(self) -> bool:
@@ -113,7 +116,8 @@ class Laboratory:
 
     def _host(self, where: Where) -> Process:
         if where not in self._hosts:
-            self._hosts[where] = started = self._started(where)
+            started = self._importing.pop(where, None) or self._started(where)
+            self._hosts[where] = started
             try:
                 problem = started.receive(self._deadline)
             except ProcessEndedError:
@@ -136,7 +140,15 @@ class Laboratory:
             still=where.still,
             shows_output=self._shows_output,
         )
-        return nurseries.fork(self._hash_seeds[where.interpreter], hosting, self._deadline)
+        deadline = monotonic() + _SECONDS_TO_START
+        try:
+            return nurseries.fork(self._hash_seeds[where.interpreter], hosting, deadline)
+        except TimeUpError:
+            msg = (
+                f"a new interpreter has not imported dataporter after {_SECONDS_TO_START} seconds. "
+                "The machine is too busy for that, or its disk too slow."
+            )
+            raise FactoryError(msg) from None
 
     def _host_forked(self, where: Where, channel: socket.socket, _: Any) -> None:
         factory: Any = self._factory

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import os
 import pickle
@@ -28,7 +27,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NoReturn, TypeAlias
 
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+from dataporter.child_processes import die_with
+
 _IDLE_SECONDS = 60
 _LENGTH = struct.Struct("!Q")
 
@@ -119,12 +119,13 @@ class Process:
 def forked_here(task: Task) -> Process:
     """Fork this process, for what no other process can import."""
     ours, theirs = socket.socketpair()
+    parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
         pid = os.fork()
     if pid == 0:
         ours.close()
-        _live(theirs, None, task)
+        _live(theirs, parent, None, task)
     theirs.close()
     return Process(ours, receive(ours), is_child=True)
 
@@ -132,6 +133,7 @@ def forked_here(task: Task) -> Process:
 def serve(control: socket.socket, context: Any, *, idle: float | None = None) -> NoReturn:
     """Fork whenever asked to, until nobody asks any more."""
     gc.freeze()  # so that no collection in a fork copies what all of them share
+    parent = os.getpid()  # of all forks
     while True:
         control.settimeout(idle)
         try:
@@ -148,7 +150,7 @@ def serve(control: socket.socket, context: Any, *, idle: float | None = None) ->
         channel = socket.socket(fileno=descriptors[0])
         if os.fork() == 0:
             control.close()
-            _live(channel, context)
+            _live(channel, parent, context)
         channel.close()
 
 
@@ -162,11 +164,11 @@ def _has_children() -> bool:
     return True
 
 
-def _live(channel: socket.socket, context: Any, task: Task | None = None) -> NoReturn:
+def _live(channel: socket.socket, parent: int, context: Any, task: Task | None = None) -> NoReturn:
     """Be a forked process: do a task, and end without what the parent does at its end."""
     try:
         os.setsid()
-        _die_with_parent()
+        die_with(parent)
         send(channel, os.getpid())
         (receive(channel) if task is None else task)(channel, context)
     except (BrokenPipeError, ProcessEndedError):
@@ -175,11 +177,6 @@ def _live(channel: socket.socket, context: Any, task: Task | None = None) -> NoR
         traceback.print_exc()
     finally:
         os._exit(0)
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 class Nurseries:
