@@ -18,18 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from dataporter.arguments import check_int
 from dataporter.arrivals import Arrivals
 from dataporter.cursor import MOST_UNUSED, Cursor
-from dataporter.engine import (
-    Fetches,
-    ProcessEngine,
-    Renew,
-    Results,
-    WorkerOptions,
-    run_in_threads,
-    run_inline,
-    sender,
-    sent_ahead,
-    usable_cores,
-)
+from dataporter.engine import Fetches, Renew, Results, Runner, WorkerOptions, usable_cores
 from dataporter.errors import (
     OptionError,
     OptionTypeError,
@@ -198,7 +187,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         **unknown: NoReturn,
     ) -> None:
         shuffle = bool(shuffle)  # torch takes None for False
-        self._device = as_device(device)
+        to_device = as_device(device)
         check_options(
             dataset=dataset,
             batch_size=batch_size,
@@ -219,14 +208,18 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             max_restarts=max_restarts,
             lanes=lanes,
             snapshot_every_n_steps=snapshot_every_n_steps,
-            device=self._device,
+            device=to_device,
             pin_memory_device=pin_memory_device,
             device_prefetch=device_prefetch,
             device_converter=device_converter,
             unknown=unknown,
         )
-        self._device_prefetch = device_prefetch
-        self._device_convert = conversion_of(device_converter, "device_converter")
+        self._runner = Runner(
+            in_threads=engine == "threads",
+            device=to_device,
+            prefetch=device_prefetch,
+            convert=conversion_of(device_converter, "device_converter"),
+        )
         iterable = is_iterable(dataset)
         self._adapts = num_workers == "auto" and not has_lanes(dataset)
         num_workers = usable_cores() if num_workers == "auto" else num_workers
@@ -287,8 +280,6 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._max_restarts = max_restarts
         self._in_threads = engine == "threads"
         self._randomness = randomness
-        self._engine: ProcessEngine | None = None
-        self._read_last: ProcessEngine | None = None  # if it ran the last pass
         self._together = Together() if iterable and tail == "drop" else None
         self._splits_lanes = lanes is not None
         self._tasks = self._make_tasks(tail)
@@ -314,10 +305,6 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             self._cursor.load(at)
         elif epoch := epoch_of(self._epoch_target()):
             self._cursor.set_epoch(epoch)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Workers stay with the process.
-        return {**self.__dict__, "_engine": None, "_read_last": None}
 
     @property
     def _is_accelerate_prepared(self) -> NoReturn:
@@ -424,21 +411,17 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         if self._lanes is None and not self._comes_in_order:
             results = results.noted(Arrivals(progress).note)
         # From here on, every task says what its delivery leads to, however far it is ahead.
-        each = results.each if self._device is None else self._sent(results, self._device)
+        each = self._runner.deliver(results)
         if self._together is not None and self._topology.world_size > 1:
             each = self._together.ended(each)
         return each
-
-    def _sent(self, results: Results, device: torch.device) -> Iterator[tuple[Task, Any]]:
-        depth = self._device_prefetch if self._copies_ahead else 0
-        return sent_ahead(results, sender(device, self._device_convert), depth)
 
     def _read_lanes(self, lanes: LaneTasks, progress: Progress) -> Results:
         fetch, opens = self._lane_fetch, None
         if self._reads_inline:
             fetch = fetch.for_one_pass()
             opens = fetch.open
-        elif self._engine is None or not (self._engine is self._read_last and self._engine.is_free):
+        elif not self._runner.goes_on:
             lanes.bring_along()  # to workers that have not read what came before
         reading = lanes.run(progress, self.seed, opens)
         if self._cursor.progress is progress:
@@ -454,27 +437,14 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         return self.in_order or self.num_workers == 0 or not one_rank or self._lanes is not None
 
     def _fetched(self, fetch: Fetches, tasks: Iterator[Task], renew: Renew | None) -> Results:
-        if self.num_workers == 0:
-            return run_inline(tasks, fetch, pin_memory=self._pins)
-        if self._in_threads:
-            return run_in_threads(tasks, fetch, self._worker_options(), randomness=self._randomness)
-        engine = self._engine
-        if engine is None or not engine.is_ours:
-            engine = self._engine = None
-        if engine is None or not engine.is_free:
-            engine = ProcessEngine(fetch, self._worker_options())
-        if self.persistent_workers and self._engine is None:
-            self._engine = engine
-        self._read_last = engine if engine is self._engine else None
-        return engine.run(tasks, then_close=engine is not self._engine, renew=renew)
-
-    @property
-    def _pins(self) -> bool:
-        return self.pin_memory or self._copies_ahead
-
-    @property
-    def _copies_ahead(self) -> bool:
-        return self._device is not None and self._device.type == "cuda"
+        return self._runner.run(
+            tasks,
+            fetch,
+            self._worker_options(),
+            randomness=self._randomness,
+            stays=self.persistent_workers,
+            renew=renew,
+        )
 
     def _rerun(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
         self._tasks.restore(progress)
@@ -482,8 +452,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def _worker_options(self) -> WorkerOptions:
         has_lanes = self._lanes is not None
+        in_one_thread = has_lanes and self._in_threads
         return WorkerOptions(
-            num_workers=1 if has_lanes and self._in_threads else self.num_workers,
+            num_workers=min(self.num_workers, 1) if in_one_thread else self.num_workers,
             adapts=self._adapts,
             prefetch_factor=self.prefetch_factor or 2,
             timeout=self.timeout,
@@ -492,8 +463,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             max_restarts=self._max_restarts,
             seed=key_as_int("worker", self.seed) >> 1,  # as torch: below 2**63
             dataset=self.dataset,
-            pin_memory=self._pins,
-            copies_ahead=self._copies_ahead,
+            pin_memory=self.pin_memory or self._runner.copies_ahead,
+            copies_ahead=self._runner.copies_ahead,
             in_order=self._comes_in_order,
             has_places=has_lanes,
         )
@@ -630,9 +601,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         """Read as many lanes as a loaded state has."""
         if self._lanes is not None and not self._lane_fetch.reads(self._lanes.lanes):
             self._lane_fetch = self._make_lane_fetch(self._lanes.lanes)
-            if self._engine is not None and self._engine.is_ours:
-                self._engine.close()
-            self._engine = None
+            self._runner.close()
 
     def _identity(self) -> Identity:
         return Identity(

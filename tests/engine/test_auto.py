@@ -23,7 +23,7 @@ def test_the_data_is_that_of_any_other_number_of_workers():
     )
     assert passes(loader, 2) == reference
     assert loader.num_workers == usable_cores()
-    assert loader._engine.num_workers <= usable_cores()
+    assert loader._runner._kept.num_workers <= usable_cores()
 
 
 def test_workers_come_and_go_without_a_changed_bit(monkeypatch):

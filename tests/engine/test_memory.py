@@ -15,7 +15,7 @@ class Large(Ids):
 
 def megabytes(loader: ResumableDataLoader) -> float:
     """What the arena's file occupies."""
-    return os.fstat(loader._engine._arena).st_blocks * 512 / 2**20
+    return os.fstat(loader._runner._kept._arena).st_blocks * 512 / 2**20
 
 
 def test_memory_of_batches_that_were_kept_and_let_go_is_given_back(monkeypatch):

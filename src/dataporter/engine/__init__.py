@@ -2,27 +2,14 @@
 
 It takes an iterator of tasks and yields each with its batch: `inline`
 in the process and thread that asks, `processes` in worker processes, `threads` in threads.
-From any of them, `device` brings batches to a device.
+From any of them, `device` brings batches to a device. `runner` is all of them, for a loader.
 """
 
 from dataporter.engine.cores import usable_cores
 from dataporter.engine.crew import WorkerOptions
-from dataporter.engine.device import sender, sent_ahead
-from dataporter.engine.inline import run_inline
-from dataporter.engine.processes import ProcessEngine, Renew
+from dataporter.engine.processes import Renew
 from dataporter.engine.results import Results
-from dataporter.engine.threads import run_in_threads
+from dataporter.engine.runner import Runner
 from dataporter.engine.worker import Fetches
 
-__all__ = [
-    "Fetches",
-    "ProcessEngine",
-    "Renew",
-    "Results",
-    "WorkerOptions",
-    "run_in_threads",
-    "run_inline",
-    "sender",
-    "sent_ahead",
-    "usable_cores",
-]
+__all__ = ["Fetches", "Renew", "Results", "Runner", "WorkerOptions", "usable_cores"]

@@ -1,0 +1,91 @@
+"""`Runner`: the engine that runs a loader's passes, and the way of their batches to its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from dataporter.engine.crew import WorkerOptions
+from dataporter.engine.device import sender, sent_ahead
+from dataporter.engine.inline import run_inline
+from dataporter.engine.processes import ProcessEngine, Renew
+from dataporter.engine.results import Results
+from dataporter.engine.threads import run_in_threads
+from dataporter.engine.worker import Fetches
+from dataporter.tasks import Task
+
+
+class Runner:
+    """Runs one pass after another: without workers, in threads, or in worker processes.
+
+    Batches go to `device`, `prefetch` of them ahead, and through `convert` there.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_threads: bool,
+        device: torch.device | None,
+        prefetch: int,
+        convert: Callable[[Any], Any] | None,
+    ) -> None:
+        self._in_threads = in_threads
+        self._device = device
+        self._prefetch = prefetch
+        self._convert = convert
+        self._kept: ProcessEngine | None = None  # whose workers stay from pass to pass
+        self._kept_ran_last = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers stay with the process.
+        return {**self.__dict__, "_kept": None, "_kept_ran_last": False}
+
+    @property
+    def copies_ahead(self) -> bool:
+        """Whether batches are copied to a device before they are asked for."""
+        return self._device is not None and self._device.type == "cuda"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next pass can be run by the very workers that ran the last."""
+        return self._kept is not None and self._kept_ran_last and self._kept.is_free
+
+    def run(
+        self,
+        tasks: Iterator[Task],
+        fetch: Fetches,
+        options: WorkerOptions,
+        *,
+        randomness: bool,
+        stays: bool,
+        renew: Renew | None = None,
+    ) -> Results:
+        """Run one pass; worker processes stay for the next if they are to."""
+        if options.num_workers == 0:
+            return run_inline(tasks, fetch, pin_memory=options.pin_memory)
+        if self._in_threads:
+            return run_in_threads(tasks, fetch, options, randomness=randomness)
+        if self._kept is not None and not self._kept.is_ours:
+            self._kept = None
+        engine = self._kept
+        if engine is None or not engine.is_free:
+            engine = ProcessEngine(fetch, options)
+        if stays and self._kept is None:
+            self._kept = engine
+        self._kept_ran_last = engine is self._kept
+        return engine.run(tasks, then_close=engine is not self._kept, renew=renew)
+
+    def deliver(self, results: Results) -> Iterator[tuple[Task, Any]]:
+        """Yield every task with its batch, on the device if there is one."""
+        if self._device is None:
+            return results.each
+        depth = self._prefetch if self.copies_ahead else 0
+        return sent_ahead(results, sender(self._device, self._convert), depth)
+
+    def close(self) -> None:
+        """Let workers go that have stayed."""
+        if self._kept is not None and self._kept.is_ours:
+            self._kept.close()
+        self._kept = None
