@@ -15,6 +15,7 @@ from support import Ids, flat, passes
 from watching import environment, is_running, run_script, state_of, until
 
 from dataporter import ResumableDataLoader
+from dataporter.engine.worker import IGNORED
 
 SETUP = """
 import json, os, signal, sys, threading, time
@@ -186,27 +187,26 @@ def test_a_state_saved_when_the_whole_group_is_told_to_end_is_exact(
 def test_a_parent_that_goes_on_when_the_group_is_told_to_end_goes_on_exactly(method, tmp_path):
     body = """
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, lambda *_: say(got="int"))
-    signal.signal(signal.SIGTERM, lambda *_: say(got="term"))
+    for number in map(int, sys.argv[4:]):
+        signal.signal(number, lambda number, _: say(got=number))
     import warnings
     warnings.simplefilter("ignore")
     batches = []
-    for batch in make(Busy(400)):
+    for batch in make(Busy(1200)):
         batches.append(batch.tolist())
         if len(batches) == 5:
             say(ready=1)
     say(batches=batches)
 """
-    with script(body, tmp_path, method) as child:
+    with script(body, tmp_path, method, 2, *map(str, map(int, IGNORED))) as child:
         assert told(child) == {"ready": 1}
-        os.killpg(child.pid, signal.SIGINT)
-        assert told(child) == {"got": "int"}
-        os.killpg(child.pid, signal.SIGTERM)
-        assert told(child) == {"got": "term"}
+        for number in IGNORED:
+            os.killpg(child.pid, number)
+            assert told(child) == {"got": number}
         found = told(child)["batches"]
         assert child.wait(30) == 0
         assert child.stderr.read() == ""
-    assert [found] == passes(ResumableDataLoader(Ids(400), 4, shuffle=True, seed=3), 1)
+    assert [found] == passes(ResumableDataLoader(Ids(1200), 4, shuffle=True, seed=3), 1)
 
 
 def test_a_signal_that_a_worker_gets_as_it_is_born_does_not_run_the_parents_handler(tmp_path):

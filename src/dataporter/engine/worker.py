@@ -48,8 +48,9 @@ _MALLOC = {
     -2: 2**24,  # M_TOP_PAD: how much is asked for at a time
 }
 
-# The parent decides when a run ends; a terminal's Ctrl-C goes to all of the group.
-IGNORED = (signal.SIGINT, signal.SIGTERM)
+# The parent decides when a run ends; a terminal's Ctrl-C goes to all of the group, and so do
+# the signals by which schedulers announce that time is up.
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
