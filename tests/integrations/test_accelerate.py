@@ -12,6 +12,7 @@ from dataporter import (
     OptionError,
     OptionTypeError,
     ResumableDataLoader,
+    StateFormatError,
     StateMismatchError,
     StateMissingError,
 )
@@ -156,7 +157,27 @@ def test_a_checkpoint_without_a_loaders_state_is_refused_or_begins_the_epoch_ane
     assert torch.equal(model.weight, before)
     accelerator.load_state(str(tmp_path), restart_epoch=True)
     assert not torch.equal(model.weight, before)
-    assert len(one_pass(loader)) == len(loader)
+    first = one_pass(loader)
+    assert len(first) == len(loader)
+
+    accelerator, loader = prepared()
+    next(iter(loader))
+    accelerator.load_state(str(tmp_path), restart_epoch=True)
+    assert one_pass(loader) == first
+
+
+def test_a_damaged_file_of_states_is_refused_or_begins_the_epoch_anew(tmp_path):
+    accelerator, loader = prepared()
+    next(iter(loader))
+    accelerator.save_state(str(tmp_path))
+    whole = (tmp_path / FILE).read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"no checkpoint"):
+        (tmp_path / FILE).write_bytes(damaged)
+        accelerator, loader = prepared()
+        with pytest.raises(StateFormatError, match=r"is damaged.*restart_epoch=True"):
+            accelerator.load_state(str(tmp_path))
+        accelerator.load_state(str(tmp_path), restart_epoch=True)
+        assert len(one_pass(loader)) == len(loader)
 
 
 def test_the_state_of_another_loader_is_refused_or_begins_its_epoch_anew(tmp_path):
@@ -172,6 +193,23 @@ def test_the_state_of_another_loader_is_refused_or_begins_its_epoch_anew(tmp_pat
     whole = ResumableDataLoader(Augmented(11), 3, shuffle=True, seed=1)
     whole.set_epoch(3)
     assert one_pass(loader) == one_pass(whole)
+
+
+def test_where_one_loader_is_refused_the_others_stay_where_they_were(tmp_path):
+    accelerator, first = prepared()
+    _, second = prepared(Ids(7), accelerator)
+    next(iter(first))
+    accelerator.save_state(str(tmp_path))
+
+    accelerator, first = prepared()
+    _, second = prepared(Ids(8), accelerator)
+    list(first)
+    before = [first.state_dict(), second.state_dict()]
+    with pytest.raises(StateMismatchError, match="num_samples changed"):
+        accelerator.load_state(str(tmp_path))
+    assert [first.state_dict(), second.state_dict()] == before
+    assert first.epoch == 0
+    assert [len(one_pass(first)), first.epoch] == [4, 1]
 
 
 def test_several_loaders_are_kept_and_their_number_is_checked(tmp_path):
@@ -214,5 +252,7 @@ def test_sharing_by_accelerate_is_refused(name):
 
 def test_skipping_what_a_loader_has_skipped_by_itself_is_refused():
     accelerator, loader = prepared()
-    with pytest.raises(OptionError, match="Leave the call out"):
-        accelerator.skip_first_batches(loader, 2)
+    for skip in (accelerator.skip_first_batches, accelerate.skip_first_batches):
+        for each in (loader, prepared(Stream(4), accelerator)[1]):
+            with pytest.raises(OptionError, match="Leave the call out"):
+                skip(each, 2)

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.utils.data import DataLoader
 
-from dataporter.errors import OptionError, StateMismatchError, StateMissingError, TopologyError
+from dataporter.errors import (
+    OptionError,
+    StateFormatError,
+    StateMismatchError,
+    StateMissingError,
+    TopologyError,
+)
 from dataporter.integrations.loader_states import (
     FILE,
     States,
@@ -71,6 +77,15 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate 
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    @property
+    def multiprocessing_context(self) -> NoReturn:
+        """Read by `accelerate.skip_first_batches`, which makes a loader of this one's parts."""
+        msg = (
+            "skip_first_batches would skip what was not seen yet: after load_state the loader goes "
+            "on where it had come to. Leave the call out."
+        )
+        raise OptionError(msg)
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # not there yet, as while it is unpickled
@@ -143,16 +158,6 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
             )
             raise OptionError(msg)
 
-    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """Skip batches of a loader that is not ours; ours stand where they are to go on."""
-        if not isinstance(dataloader, PreparedLoader):
-            return super().skip_first_batches(dataloader, num_batches)
-        msg = (
-            f"skip_first_batches(loader, {num_batches}) would skip what was not seen yet: after "
-            "load_state the loader goes on where it had come to. Leave the call out."
-        )
-        raise OptionError(msg)
-
     def free_memory(self, *objects: Any) -> Any:
         """Let go of everything that was prepared."""
         self._resumable.clear()
@@ -177,12 +182,20 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
             return
         try:
             saved = self._read(Path(input_dir))
-        except (StateMissingError, StateMismatchError):
+        except (StateFormatError, StateMissingError, StateMismatchError):
             if not self._restarts_epoch:
                 raise
+            for loader in self._resumable:
+                loader.set_epoch(loader.epoch)
             return
-        for loader, states in zip(self._resumable, saved, strict=True):
-            self._continue(loader, states)
+        before = [loader.state_dict() for loader in self._resumable]
+        try:
+            for loader, states in zip(self._resumable, saved, strict=True):
+                self._continue(loader, states)
+        except BaseException:
+            for loader, state in zip(self._resumable, before, strict=True):
+                loader.load_state_dict(state)
+            raise
 
     def _read(self, folder: Path) -> list[States]:
         saved = read_states(folder / FILE, remedy=_REMEDY)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from dataporter.errors import StateMissingError
+from dataporter.errors import StateFormatError, StateMissingError
 from dataporter.training.loadable import explain
 from dataporter.training.ranks import on_every_rank, on_first_rank, without_repetition
 
@@ -68,5 +68,9 @@ def _read(path: Path, remedy: str) -> list[States]:
             f"without dataporter, or is not a checkpoint. {remedy}"
         )
         raise StateMissingError(msg)
-    contents: list[States] = torch.load(path, weights_only=True)
+    try:
+        contents: list[States] = torch.load(path, weights_only=True)
+    except Exception as error:
+        msg = f"{path} is damaged, or was not written by dataporter: {error!r:.200}. {remedy}"
+        raise StateFormatError(msg) from error
     return contents
