@@ -5,11 +5,13 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from transformers import ProgressCallback
 from transformers_runs import Rows, Stream, make
 
-from dataporter import ResumableDataLoader, StateMismatchError, StateMissingError
+from dataporter import OptionError, ResumableDataLoader, StateMismatchError, StateMissingError
 from dataporter.integrations.loader_states import FILE
+from dataporter.integrations.transformers import ResumableTrainer
 
 
 def hugging_face_rows() -> datasets.Dataset:
@@ -124,6 +126,26 @@ def test_a_checkpoint_without_a_loaders_state_is_refused_or_begins_the_epoch_ane
     epoch = ResumableDataLoader(range(20), 3, shuffle=True, seed=42)
     epoch.set_epoch(1)
     assert [ids for ids, _ in anew.model.seen] == [batch.tolist() for batch in epoch]
+
+
+def test_a_checkpoint_may_be_given_as_a_path(tmp_path):
+    whole = make(tmp_path, Rows(), max_steps=9)
+    whole.train()
+    resumed = make(tmp_path, Rows(), max_steps=9, save_strategy="no")
+    resumed.train(resume_from_checkpoint=tmp_path / "checkpoint-4")
+    assert resumed.model.seen == whole.model.seen[4:]
+
+
+def test_a_loader_of_the_users_own_is_refused_before_training(tmp_path):
+    class Hides(ResumableTrainer):
+        def get_train_dataloader(self):
+            return DataLoader(Rows(), 3)
+
+    trainer = make(tmp_path, Rows(), max_steps=2)
+    trainer.__class__ = Hides
+    with pytest.raises(OptionError, match=r"Hides overrides get_train_dataloader\(\)"):
+        trainer.train()
+    assert trainer.model.seen == []
 
 
 def test_the_state_of_other_data_is_refused(tmp_path):

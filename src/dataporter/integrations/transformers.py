@@ -9,6 +9,7 @@ strategy stay the Trainer's to say; so does evaluation, which has nothing to res
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,13 @@ class ResumableTrainer(Trainer):
         self._saved: States | None = None
         self.train_loader: ResumableDataLoader[Any] | None = None
         super().__init__(*args, **kwargs)
-        self.add_callback(_BarGoesOn(self))
+        self.add_callback(_TrainingBegins(self))
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+        self,
+        resume_from_checkpoint: str | os.PathLike[str] | bool | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Train, from the start or from a checkpoint: a folder, or True for the last one.
 
@@ -79,7 +83,9 @@ class ResumableTrainer(Trainer):
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
-        self._resumes_from = self._saved = None
+        elif isinstance(resume_from_checkpoint, os.PathLike):
+            resume_from_checkpoint = os.fspath(resume_from_checkpoint)
+        self._resumes_from = self._saved = self.train_loader = None
         if isinstance(resume_from_checkpoint, str):
             self._resumes_from = Path(resume_from_checkpoint)
             if not self.args.ignore_data_skip:
@@ -144,8 +150,8 @@ class ResumableTrainer(Trainer):
     def _save_checkpoint(self, model: Any, trial: Any, **kwargs: Any) -> None:
         # First of all, so that a checkpoint that is whole for a Trainer is whole for us.
         folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        loaders = [] if self.train_loader is None else [self.train_loader]
-        write_states(Path(self._get_output_dir(trial=trial), folder, FILE), loaders)
+        loader: Any = self.train_loader  # there is one: see `_TrainingBegins`
+        write_states(Path(self._get_output_dir(trial=trial), folder, FILE), [loader])
         super()._save_checkpoint(model, trial, **kwargs)
 
 
@@ -237,13 +243,20 @@ def _the_only(batches: list[Any]) -> Any:
     return batch
 
 
-class _BarGoesOn(TrainerCallback):
-    """Has the progress bar begin where the run stopped, its rate and remaining time too."""
+class _TrainingBegins(TrainerCallback):
+    """Checks that our loader is in use, and has the progress bar begin where the run stopped."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: ResumableTrainer) -> None:
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if self._trainer.train_loader is None:
+            msg = (
+                f"{type(self._trainer).__name__} overrides get_train_dataloader() and trains on a "
+                "loader of its own, which cannot be resumed. Change the dataset, the collator or "
+                "loader_options instead, or return what super().get_train_dataloader() returns."
+            )
+            raise OptionError(msg)
         for callback in self._trainer.callback_handler.callbacks:
             bar = getattr(callback, "training_bar", None)
             if isinstance(callback, ProgressCallback) and bar is not None:
