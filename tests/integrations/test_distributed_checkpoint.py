@@ -205,10 +205,24 @@ def test_a_checkpoint_without_a_loader_is_an_error_or_a_beginning(tmp_path):
         CheckpointException, match=r"Missing key in checkpoint state_dict: loader\.state"
     ):
         dcp.load({"loader": WholeState(loader)}, checkpoint_id=tmp_path)
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(StateMissingError, match=f"in {nowhere}, it holds nothing"):
+        load_loader(loader, nowhere)
+    assert not load_loader(loader, nowhere, missing="begin")
     with pytest.raises(OptionError, match="'raise' or 'begin', found 'ignore'"):
         load_loader(loader, tmp_path, missing="ignore")
     with pytest.raises(OptionError, match="checkpoint_id or a storage_reader"):
         load_loader(loader)
+
+
+def test_a_state_in_a_part_of_the_checkpoint_is_named_and_found(tmp_path):
+    saved, loader = a_loader("map"), a_loader("map")
+    next(iter(saved))
+    dcp.save({"app": {"data": WholeState(saved).state_dict()}}, checkpoint_id=tmp_path)
+    with pytest.raises(StateMissingError, match=r"key 'loader', it holds app\.data\."):
+        load_loader(loader, tmp_path)
+    assert load_loader(loader, tmp_path, key="app.data")
+    assert loader.state_dict() == saved.state_dict()
 
 
 def test_the_state_of_another_loader_is_refused(tmp_path):

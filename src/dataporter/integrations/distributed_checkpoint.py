@@ -87,13 +87,16 @@ def load_loader(
     if reader is None:
         msg = "load_loader needs a checkpoint_id or a storage_reader, found neither."
         raise OptionError(msg)
-    found = reader.read_metadata().state_dict_metadata
+    try:
+        found = reader.read_metadata().state_dict_metadata
+    except FileNotFoundError:
+        return without_state(missing, f"in {checkpoint_id}", ())
     if f"{key}.{_ENTRY}" in found:
         part: Any = WholeState(loader, process_group=process_group)
     elif f"{key}.version" in found:
         part = loader
     else:
-        names = {name.split(".")[0] for name in found}
+        names = {name.rpartition(".")[0] or name for name in found}
         return without_state(missing, f"under the key {key!r}", names)
     load({key: part}, storage_reader=reader, process_group=process_group)
     return True
