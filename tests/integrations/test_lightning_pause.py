@@ -203,6 +203,21 @@ def test_a_signal_in_the_last_step_lets_training_come_to_its_end(tmp_path):
     assert pause.newest() is None
 
 
+def test_a_run_that_is_only_stopped_keeps_its_pause(tmp_path):
+    pause = PauseCallback(tmp_path)
+    with pytest.raises(SystemExit):
+        run(tmp_path, Signalled(signal.SIGUSR1, 2), pause)
+    paused = pause.newest()
+
+    class Stops(Signalled):
+        def on_train_batch_end(self, *_):
+            self.trainer.should_stop = True
+
+    stopped = run(tmp_path, Stops(), pause, paused)
+    assert 0 < len(stopped.steps) < 13
+    assert pause.newest() == paused
+
+
 def test_signals_are_left_alone_where_that_is_wanted(tmp_path):
     caught = []
     before = signal.signal(signal.SIGUSR1, lambda *_: caught.append("ours"))

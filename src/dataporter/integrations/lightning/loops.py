@@ -38,6 +38,13 @@ def epoch_of(trainer: Trainer) -> int:
     return int(current.processed)
 
 
+def has_come_to_its_end(trainer: Trainer) -> bool:
+    """Whether training is over, not only stopped: it has made the epochs or steps it was to."""
+    epochs, steps = trainer.max_epochs, trainer.max_steps
+    has_epochs = epochs is not None and 0 <= epochs <= epoch_of(trainer)
+    return has_epochs or 0 <= steps <= trainer.global_step
+
+
 def unused_batches(trainer: Trainer, loader: Any, *, begun: bool) -> int:
     """Batches of a loader that were fetched and not trained on, since training has `begun`."""
     fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001  only it knows what it holds

@@ -16,6 +16,7 @@ from typing import Any
 
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.integrations.lightning.framework import LightningModule, Trainer
+from dataporter.integrations.lightning.loops import has_come_to_its_end
 from dataporter.integrations.lightning.resume import OnMismatch, ResumeCallback
 
 _FILE = "pause.ckpt"
@@ -34,8 +35,9 @@ class PauseCallback(ResumeCallback):
     >>> PauseCallback("checkpoints", signals=[signal.SIGUSR1])
     PauseCallback('checkpoints', signals=[SIGUSR1], on_mismatch='raise')
 
-    Once training has come to its end, `pause.ckpt` is removed. `enable_pause=False` leaves
-    signals alone. In a thread that is not the main one there are no signals.
+    Once training has come to its end, to `max_epochs` or `max_steps`, `pause.ckpt` is removed.
+    One that was stopped before, by `max_time` or a callback, leaves it. `enable_pause=False`
+    leaves signals alone. In a thread that is not the main one there are no signals.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class PauseCallback(ResumeCallback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_end(trainer, pl_module)
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and has_come_to_its_end(trainer):
             (self.checkpoint_dir / _FILE).unlink(missing_ok=True)
 
     def _take_note(self, number: int, frame: FrameType | None) -> None:
