@@ -267,6 +267,24 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        # As torch keeps its own arguments: Lightning, which builds a loader again with another
+        # sampler, looks for them here. What `tail` was for goes with the sampler.
+        vars(self).update(
+            seed=self.seed if self._seed_is_given else None,
+            strategy=strategy,
+            rank=rank,
+            world_size=world_size,
+            randomness=randomness,
+            converter=converter,
+            engine=engine,
+            on_error=on_error,
+            max_restarts=max_restarts,
+            lanes=lanes,
+            snapshot_every_n_steps=snapshot_every_n_steps,
+            device=device,
+            device_prefetch=device_prefetch,
+            device_converter=device_converter,
+        )
         self._users: UsersSampler | None = None
         if self._own is None and not iterable:
             self._users = UsersSampler(

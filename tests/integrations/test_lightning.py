@@ -280,6 +280,21 @@ def test_prediction_and_overfitting_have_their_data_though_lightning_rebuilds_th
     assert [step["ids"] for step in module.steps] == expected[:2] * 2
 
 
+def test_a_loader_that_lightning_rebuilds_keeps_its_options(tmp_path):
+    def shifted(batch):
+        return batch[0] + 1000, batch[1]
+
+    options = {"seed": 7, "converter": shifted, "on_error": "skip", "tail": "drop"}
+    loader = make_loader(**options)
+    expected = [ids.tolist() for ids, _ in make_loader(**options)]
+    trainer = make_trainer(tmp_path, [])
+    predicted = trainer.predict(Predicts(), loader)
+    (rebuilt,) = trainer.predict_loop._combined_loader.flattened
+    assert rebuilt is not loader
+    assert (rebuilt.seed, rebuilt.on_error) == (7, "skip")
+    assert predicted[: len(expected)] == expected
+
+
 def test_a_run_that_ended_goes_on_for_more_epochs(tmp_path):
     whole = fit(tmp_path, make_loader, seed=1, max_epochs=3)
     module = Module()
