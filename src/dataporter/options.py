@@ -120,6 +120,7 @@ def as_device(device: Any) -> torch.device | None:
 def _check_device(
     device: torch.device | None, pin_memory_device: str, device_converter: Any
 ) -> None:
+    pinned_for = as_device(pin_memory_device or None)
     if device is None:
         if device_converter is not None:
             msg = (
@@ -130,7 +131,8 @@ def _check_device(
         return
     if device.type == "cuda":
         _check_cuda(device)
-    pinned_for = as_device(pin_memory_device or None)
+    elif device.type != "cpu":
+        _check_other(device)
     if pinned_for is not None and not _agree(pinned_for, device):
         msg = (
             f"pin_memory_device={pin_memory_device!r} contradicts device={str(device)!r}. Drop "
@@ -152,6 +154,20 @@ def _check_cuda(device: torch.device) -> None:
         found = "is only 'cuda:0'" if count == 1 else f"are 'cuda:0' to 'cuda:{count - 1}'"
         msg = f"device={str(device)!r} does not exist: there {found}. Use one of those."
         raise OptionError(msg)
+
+
+def _check_other(device: torch.device) -> None:
+    if device.type == "meta":
+        msg = "device='meta' has no data, and batches would have none. Use a real device."
+        raise OptionError(msg)
+    try:
+        torch.empty(0, device=device)
+    except Exception as error:
+        msg = (
+            f"device={str(device)!r} cannot be used with torch {torch.__version__} on this "
+            f"machine: {error!r:.200}. Use device=None, or a torch and a machine that have it."
+        )
+        raise OptionError(msg) from error
 
 
 def _agree(one: torch.device, other: torch.device) -> bool:

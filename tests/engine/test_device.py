@@ -395,6 +395,9 @@ def test_an_interrupt_is_not_kept_for_later():
     [
         ({"device": "gpu"}, OptionError, "found 'gpu'"),
         ({"device": 1}, OptionTypeError, "found int 1"),
+        ({"device": "meta"}, OptionError, "has no data"),
+        ({"device": "xla"}, OptionError, "device='xla' cannot be used with torch"),
+        ({"pin_memory_device": "gpu"}, OptionError, "found 'gpu'"),
         ({"device": "cuda:99"}, OptionError, "cuda:99"),
         ({"device": "cpu", "pin_memory_device": "cuda"}, OptionError, "contradicts device='cpu'"),
         ({"device": "cpu", "device_prefetch": 0}, OptionError, "at least 1, found 0"),
