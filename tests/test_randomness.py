@@ -280,7 +280,7 @@ def test_another_bit_generator_in_numpys_place_is_kept():
 
 
 class DrawsNothing(Dataset):
-    """Fails if it is seeded after its first batch."""
+    """Notes of each sample whether generators were seeded for it."""
 
     def __init__(self) -> None:
         self.seeded = []
@@ -293,14 +293,33 @@ class DrawsNothing(Dataset):
         return index
 
 
-def test_a_dataset_that_draws_nothing_is_never_seeded():
+def test_a_dataset_that_draws_nothing_is_seeded_for_its_first_sample_only():
     dataset = DrawsNothing()
     dataset.outside = random.getstate()
     one_pass(ResumableDataLoader(dataset, 8, seed=1))
-    assert dataset.seeded == [False] * 40
+    assert dataset.seeded == [True] + [False] * 39
+    assert random.getstate() == dataset.outside
 
 
-def test_of_a_dataset_that_draws_only_the_first_sample_is_read_twice():
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_a_dataset_draws_once_and_keeps_is_right_from_the_first_sample_on(num_workers):
+    class Keeps(Ids):
+        def __init__(self, length: int) -> None:
+            super().__init__(length)
+            self.kept: dict[int, float] = {}
+
+        def __getitem__(self, index: int) -> float:
+            return self.kept.setdefault(index, random.random())
+
+    found = []
+    for outside in (1, 2):
+        random.seed(outside)
+        options = {"seed": 1, "num_workers": num_workers, "shuffle": True}
+        found.append(one_pass(ResumableDataLoader(Keeps(8), 4, **options)))
+    assert found[0] == found[1]
+
+
+def test_a_dataset_that_draws_is_read_once():
     class Counted(Augmented):
         read: ClassVar[list[int]] = []
 
@@ -309,7 +328,7 @@ def test_of_a_dataset_that_draws_only_the_first_sample_is_read_twice():
             return super().__getitem__(index)
 
     one_pass(ResumableDataLoader(Counted(20), 5, seed=1))
-    assert Counted.read == [0, *range(20)]
+    assert Counted.read == [*range(20)]
 
 
 def test_a_collate_function_is_applied_to_its_samples_once_also_if_it_first_draws_late():
