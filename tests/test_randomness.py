@@ -293,11 +293,11 @@ class DrawsNothing(Dataset):
         return index
 
 
-def test_a_dataset_that_draws_nothing_is_seeded_for_its_first_sample_only():
+def test_a_dataset_that_draws_nothing_is_seeded_for_its_first_batch_only():
     dataset = DrawsNothing()
     dataset.outside = random.getstate()
     one_pass(ResumableDataLoader(dataset, 8, seed=1))
-    assert dataset.seeded == [True] + [False] * 39
+    assert dataset.seeded == [True] * 8 + [False] * 32
     assert random.getstate() == dataset.outside
 
 

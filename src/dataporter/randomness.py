@@ -141,9 +141,9 @@ _SEEDED = 2  # one by one, the global generators seeded before each
 class LazySeeding:
     """Applies a function to arguments as if each application had been seeded.
 
-    The very first application is seeded, to see whether it draws. If not, it runs unseeded from
-    then on, and the generators are looked at after each run; if it did draw, they are put back,
-    the run is made again with seeding, and seeding stays.
+    The first run is seeded. If nothing was drawn in it, those that follow are not, and the
+    generators are looked at after each; if one did draw, they are put back, the run is made again
+    with seeding, and seeding stays.
     The caller's generators are left as they were, whatever happens.
 
     With `seeds_globals=False` nobody's global generators are touched or looked at; only
@@ -215,17 +215,15 @@ class LazySeeding:
         arguments: Sequence[Argument],
         keys: Sequence[int],
     ) -> list[Result]:
-        if not arguments:
-            return []
-        # The first is seeded: what it draws is right then, and stays right where a dataset keeps
-        # it. The others one by one, so that where one of them draws only that is read twice.
+        # Seeded, so that what is drawn is right, and stays right where a dataset keeps it.
+        level, results = _NOTHING, []
         with _caller_undisturbed():
-            seed_all(keys[0])
-            watch = _Watch(current)
-            results = _keyed(current, each, arguments[:1], keys[:1])
-            self._level = watch.seen()
-        for argument, key in zip(arguments[1:], keys[1:], strict=True):
-            results += self._map(current, each, [argument], lambda key=key: [key], None)  # type: ignore[misc]
+            for argument, key in zip(arguments, keys, strict=True):
+                seed_all(key)
+                watch = _Watch(current)
+                results += _keyed(current, each, [argument], [key])
+                level = max(level, watch.seen())
+        self._level = level
         return results
 
 
