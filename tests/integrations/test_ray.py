@@ -21,6 +21,7 @@ from dataporter import ResumableDataLoader
 from dataporter.errors import (
     OptionError,
     OptionTypeError,
+    StateFormatError,
     StateMismatchError,
     StateMissingError,
     TopologyError,
@@ -62,6 +63,7 @@ def save_and_go_on(found: dict[str, Any], folder: Path) -> None:
     with pytest.raises(OptionError, match="'raise' or 'begin', found 'skip'"):
         load_loader(loader, folder, missing="skip")
     assert not load_loader(loader, folder, missing="begin")
+    assert not load_loader(loader, folder / "nowhere", missing="begin")
     seen = [next(batches).tolist() for batches in [iter(loader)] for _ in range(3)]
     save_loader(loader, folder)
     resumed = ResumableDataLoader(Ids(30), 4, shuffle=True)
@@ -69,6 +71,12 @@ def save_and_go_on(found: dict[str, Any], folder: Path) -> None:
     found["ids"] = flat(seen) + flat(one_pass(resumed))
     with pytest.raises(StateMismatchError, match="num_samples changed"):
         load_loader(ResumableDataLoader(Ids(31), 4, shuffle=True), folder)
+    (folder / "torn-rank00000.pt").write_bytes(b"torn")
+    with pytest.raises(StateFormatError, match=r"torn-rank00000\.pt is damaged"):
+        load_loader(resumed, folder, key="torn")
+    (folder / "torn-rank00000.pt").unlink()
+    with pytest.raises(StateMissingError, match=r"key 'l\*' in"):
+        load_loader(resumed, folder, key="l*")
     odd = ResumableDataLoader(Odd(), 4)
     next(iter(odd))
     with pytest.raises(OptionTypeError, match=r"\['at'\], a pathlib.*weights_only=True"):

@@ -68,9 +68,14 @@ def _read(path: Path, remedy: str) -> list[States]:
             f"without dataporter, or is not a checkpoint. {remedy}"
         )
         raise StateMissingError(msg)
+    contents: list[States] = loaded(path, remedy)
+    return contents
+
+
+def loaded(path: Path, remedy: str) -> Any:
+    """What torch has saved in a file of ours, or an error that says what to do."""
     try:
-        contents: list[States] = torch.load(path, weights_only=True)
+        return torch.load(path, weights_only=True)
     except Exception as error:
         msg = f"{path} is damaged, or was not written by dataporter: {error!r:.200}. {remedy}"
         raise StateFormatError(msg) from error
-    return contents

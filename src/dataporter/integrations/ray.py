@@ -8,6 +8,7 @@ own in it.
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from dataporter.errors import TopologyError
+from dataporter.integrations.loader_states import loaded
 from dataporter.integrations.rank_states import Missing, check_missing, load_states, without_state
 from dataporter.integrations.requirement import require
 from dataporter.order import Topology
@@ -27,6 +29,7 @@ require("ray", at_least="2.30", extra="ray")
 from ray import train  # noqa: E402  after it is known to be there
 
 _NAME = "{key}-rank{rank:05}.pt"
+_REMEDY = "Load an older checkpoint, or begin without one."
 
 
 def topology() -> dict[str, int]:
@@ -72,11 +75,11 @@ def load_loader(
     Whether one was there is what is returned.
     """
     check_missing(missing)
-    paths = sorted(Path(folder).glob(f"{key}-rank*.pt"))
+    paths = sorted(Path(folder).glob(f"{glob.escape(key)}-rank*.pt"))
     if not paths:
-        names = [path.name for path in Path(folder).iterdir()]
+        names = [path.name for path in Path(folder).glob("*")]
         return without_state(missing, f"with the key {key!r} in {os.fspath(folder)}", names)
-    load_states(loader, [torch.load(path, weights_only=True) for path in paths], _here())
+    load_states(loader, [loaded(path, _REMEDY) for path in paths], _here())
     return True
 
 
