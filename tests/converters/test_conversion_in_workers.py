@@ -67,7 +67,9 @@ def test_narrow_batches_are_what_lies_in_the_slots():
     "options",
     [
         {"num_workers": 2},
-        {"num_workers": 1, "multiprocessing_context": "spawn"},
+        pytest.param(
+            {"num_workers": 1, "multiprocessing_context": "spawn"}, marks=pytest.mark.soak
+        ),
         {"num_workers": 2, "engine": "threads"},
     ],
     ids=["fork", "spawn", "threads"],

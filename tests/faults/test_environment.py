@@ -91,7 +91,7 @@ def test_the_shared_memory_is_as_small_as_these_tests_say():
 
 
 @with_small_shared_memory
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_batches_of_a_thousand_tensors_need_no_shared_memory_of_the_system(persistent):
     run_with_small_shared_memory(f"""
         loader = ResumableDataLoader(
@@ -107,7 +107,7 @@ def test_batches_of_a_thousand_tensors_need_no_shared_memory_of_the_system(persi
 @with_small_shared_memory
 @pytest.mark.parametrize(
     "method",
-    ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.soak)],
+    ["fork", *(pytest.param(method, marks=pytest.mark.soak) for method in ("spawn", "forkserver"))],
 )
 def test_large_batches_that_are_all_held_need_no_shared_memory_of_the_system(method):
     # What is sent to a spawned worker must be found there: a tensor will do.
@@ -180,7 +180,7 @@ class Multiplied(Ids):
 """
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_workers_may_use_openmp_that_their_parent_has_used(persistent):
     run_script(
         SETUP
@@ -221,7 +221,7 @@ def test_workers_may_be_forked_while_another_thread_uses_openmp():
     )
 
 
-@pytest.mark.parametrize("parallelism", ["", "true"])
+@pytest.mark.parametrize("parallelism", [pytest.param("", marks=pytest.mark.soak), "true"])
 def test_workers_may_use_tokenizers_that_their_parent_has_used_in_parallel(parallelism):
     pytest.importorskip("tokenizers", reason="Hugging Face's tokenizers are not installed")
     run_script(
@@ -274,7 +274,7 @@ expected = passes(make(num_workers=0), 2)
 """
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_second_loader_may_be_made_and_used_in_a_thread_while_the_first_runs(persistent):
     run_script(
         SETUP

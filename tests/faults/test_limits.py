@@ -38,7 +38,7 @@ def run(script: str, timeout: float = 40) -> str:
 # Scarce
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_few_descriptors_are_enough_for_all_batches_of_many_tensors_held(persistent):
     run(f"""
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
@@ -99,7 +99,7 @@ def test_no_descriptor_left_is_an_error_at_once_and_the_loader_goes_on_when_ther
 # Long
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_fifty_epochs_grow_nothing(persistent):
     run(f"""
         import gc

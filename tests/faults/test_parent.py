@@ -96,7 +96,12 @@ def named_memory(pid: int) -> set[str]:
 
 @pytest.mark.parametrize(
     ("method", "what"),
-    [("fork", "busy"), ("fork", "idle"), ("forkserver", "idle"), ("spawn", "busy")],
+    [
+        ("fork", "busy"),
+        ("forkserver", "idle"),
+        pytest.param("fork", "idle", marks=pytest.mark.soak),
+        pytest.param("spawn", "busy", marks=pytest.mark.soak),
+    ],
 )
 def test_workers_end_with_a_parent_that_is_killed(method, what, tmp_path):
     with script(FOREVER, tmp_path, method, 2, what) as child:
@@ -161,7 +166,7 @@ if __name__ == "__main__":
     ("method", "sent", "moments"),
     [
         ("fork", signal.SIGTERM, (9, 110)),
-        ("fork", signal.SIGINT, (60,)),
+        pytest.param("fork", signal.SIGINT, (60,), marks=pytest.mark.soak),
     ],
 )
 def test_a_state_saved_when_the_whole_group_is_told_to_end_is_exact(
@@ -302,7 +307,9 @@ train()
         until(lambda: not any(map(is_running, last["pids"])), seconds=3)
 
 
-@pytest.mark.parametrize(("method", "inner"), [("fork", "fork"), ("spawn", "fork")])
+@pytest.mark.parametrize(
+    ("method", "inner"), [("fork", "fork"), pytest.param("spawn", "fork", marks=pytest.mark.soak)]
+)
 def test_a_process_of_multiprocessing_ends_with_its_loaders_workers(method, inner, tmp_path):
     body = f"""
 import multiprocessing

@@ -73,8 +73,18 @@ class SlowCarrying(Slow, CarryingShards):
 
 
 @RESTARTS
-@pytest.mark.parametrize("kind", [Slow, SlowStateful, SlowCarrying])
-@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "in_order"),
+    [
+        (Slow, True),
+        (SlowStateful, False),
+        (SlowCarrying, True),
+        *(
+            pytest.param(kind, in_order, marks=pytest.mark.soak)
+            for kind, in_order in [(Slow, False), (SlowStateful, True), (SlowCarrying, False)]
+        ),
+    ],
+)
 def test_kills_at_any_moment(kind, in_order):
     lengths, options = [16, 9, 20], {"num_workers": 2, "lanes": 3, "in_order": in_order}
     # The pass after the kills shows that lanes go on where they were.

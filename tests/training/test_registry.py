@@ -237,7 +237,7 @@ class Asks:
         return self.registry.get_collator(task_spec=TaskSpec.lm_tiny())(rows)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.soak)])
 def test_a_registry_serves_in_worker_processes(registry, method):
     loader = ResumableDataLoader(
         [[1, 2], [3], [4]],
