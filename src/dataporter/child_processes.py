@@ -1,7 +1,8 @@
 """Processes that die with the one that started them, and those that a command starts.
 
 A command's child is a session of its own, so that a terminal's Ctrl-C reaches the command only,
-which then ends its children. Where the command is killed, the system kills the children.
+which then ends its children. Where the command is killed, the system kills the children, and what
+these have started in their turn is up to `take_offspring_along`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _MOMENT = 3.0  # seconds
+_PARENT_WENT = signal.SIGUSR1
 _PARENT = "DATAPORTER_PARENT"  # a variable with its process id
 
 
@@ -96,3 +100,44 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:  # it went while this one was starting
             os._exit(1)
+
+
+@contextlib.contextmanager
+def take_offspring_along() -> Iterator[None]:
+    """Have all processes of this child's session end with it, even those that stand still.
+
+    A wish to die with one's parent is not inherited, and a process that stands still cannot look
+    after its parent. So a guard does, a fork of this child. What these processes would clean up
+    behind each other they have a moment for.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        guard = os.fork()
+    if guard == 0:
+        _guard(parent)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(guard, signal.SIGKILL)
+        os.waitpid(guard, 0)
+
+
+def _guard(parent: int) -> NoReturn:
+    """Wait until the parent is gone, and end all of its group, this process included."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {_PARENT_WENT})
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, _PARENT_WENT)
+        if os.getppid() == parent:
+            signal.sigwait({_PARENT_WENT})
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
+        os.killpg(0, signal.SIGCONT)
+        time.sleep(_MOMENT)
+        os.killpg(0, signal.SIGKILL)
+    finally:
+        os._exit(1)

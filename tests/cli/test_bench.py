@@ -1,13 +1,18 @@
 """`dataporter bench` as a user runs it: it is shown to run, not what it measures."""
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from chromium import opened
 from terminals import COMMAND, in_terminal, marked, piped
-from watching import until
+from watching import environment, state_of, until
 
 from dataporter.cli import bench, main
 from dataporter.comparison import resuming
@@ -73,6 +78,51 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path):
     until(lambda: not marked(mark))
     assert terminal.widest() <= 80
     assert list(tmp_path.rglob("*")) == [tmp_path / "temporary"]
+
+
+@pytest.fixture
+def short():
+    """A folder of a short name: torch's workers have sockets in it, whose names have a limit."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="b-") as folder:
+        yield Path(folder)
+
+
+def in_the_background(mark, folder):
+    """The command, once workers of it stand still."""
+    command = subprocess.Popen(
+        [*COMMAND, "bench", "--seconds", "60"],
+        cwd=folder,
+        env={**environment(), "DATAPORTER_TEST_MARK": mark, "TMPDIR": str(folder)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: any(_stands_still(pid) for pid in marked(mark)), 100)
+    return command
+
+
+def _stands_still(pid):
+    with contextlib.suppress(OSError):
+        return state_of(pid) == "T"
+    return False
+
+
+def test_sigterm_leaves_no_process_and_no_file_though_workers_stand_still(short):
+    mark = f"bench-ended-{os.getpid()}"
+    command = in_the_background(mark, short)
+    command.send_signal(signal.SIGTERM)
+    _, errors = command.communicate(timeout=60)
+    assert (command.returncode, errors) == (143, "dataporter: ended by SIGTERM.\n")
+    until(lambda: not marked(mark))
+    assert list(short.iterdir()) == []
+
+
+def test_a_kill_leaves_no_process_though_workers_stand_still(short):
+    mark = f"bench-killed-{os.getpid()}"
+    command = in_the_background(mark, short)
+    command.kill()
+    command.communicate(timeout=60)
+    until(lambda: not marked(mark), 60)
 
 
 def ran(*arguments):

@@ -86,6 +86,17 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path):
     assert list(tmp_path.rglob("*")) == [tmp_path / "temporary"]
 
 
+def test_sighup_leaves_no_process_and_no_file(tmp_path):
+    mark = f"demo-ended-{os.getpid()}"
+    terminal = in_terminal(*COMMAND, "demo", cwd=tmp_path, mark=mark, TMPDIR=str(tmp_path))
+    until(lambda: len(marked(mark)) >= 3)  # itself and two ranks
+    os.kill(terminal.pid, signal.SIGHUP)
+    assert terminal.status() == 129
+    until(lambda: not marked(mark))
+    assert terminal.text().rstrip().endswith("dataporter: ended by SIGHUP.")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_kill_leaves_no_process(tmp_path):
     mark = f"demo-killed-{os.getpid()}"
     terminal = in_terminal(*COMMAND, "demo", cwd=tmp_path, mark=mark, TMPDIR=str(tmp_path))

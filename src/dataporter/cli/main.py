@@ -2,7 +2,8 @@
 
 A command returns nothing where all is well, raises `typer.Exit(1)` for bad news, and a
 `DataPorterError` for what it was given and cannot use. The exit status is 0, 1 and 2 then; 130
-after Ctrl-C. Tracebacks are shown with `--debug` only, which may stand anywhere.
+after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, all of which clean up first. Tracebacks are
+shown with `--debug` only, which may stand anywhere.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Annotated, NoReturn, ParamSpec
 import typer
 from rich.console import Console
 
+from dataporter.cli import signals
 from dataporter.cli.bench import bench
 from dataporter.cli.demo import demo
 from dataporter.cli.inspect import inspect
@@ -77,8 +79,12 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        app(arguments, prog_name="dataporter", obj=debug)
+        with signals.raised():
+            app(arguments, prog_name="dataporter", obj=debug)
         sys.exit(0)
+    except signals.EndedError as ended:
+        _complain(str(ended))
+        sys.exit(ended.status)
     except (_InterruptedError, KeyboardInterrupt):
         _complain("interrupted.")
         sys.exit(INTERRUPTED)
@@ -102,5 +108,6 @@ def _show_traceback(error: Exception) -> None:
 
 def _complain(words: str) -> None:
     console = Console(stderr=True)
-    for line in f"dataporter: {words}".splitlines():
-        console.print(printable(line), markup=False, highlight=False)
+    with contextlib.suppress(OSError):  # of a terminal that has been closed
+        for line in f"dataporter: {words}".splitlines():
+            console.print(printable(line), markup=False, highlight=False)

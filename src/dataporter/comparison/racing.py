@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from dataporter.child_processes import die_with_command
+from dataporter.child_processes import die_with_command, take_offspring_along
 from dataporter.comparison.contenders import CONTENDERS, installed
 from dataporter.comparison.measure import in_turns
 from dataporter.comparison.pausing import go_on, in_its_turn, offspring, stop, stoppable
@@ -96,7 +96,7 @@ def main(file: Path, seconds: float) -> None:
     warnings.filterwarnings("ignore")  # torch counts cores, torchdata uses what torch deprecated
     torch.set_num_threads(1)
     deadline = time.monotonic() + seconds
-    with file.open("a", buffering=1) as lines:
+    with take_offspring_along(), file.open("a", buffering=1) as lines:
         for number, workload in enumerate(WORKLOADS):
             left = deadline - time.monotonic()
             if number and left <= 0:

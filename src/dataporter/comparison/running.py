@@ -7,7 +7,8 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,17 @@ def compare(
         raise OptionError(msg)
     began = time.monotonic()
     races, resumes = [], []
-    for race in _races(folder, seconds * _SHARE):
-        races.append(race)
-        on_race(race)
+    with closing(_races(folder, seconds * _SHARE)) as found_races:
+        for race in found_races:
+            races.append(race)
+            on_race(race)
     contenders = [who for who in installed() if who in RESUMES]
     for who in contenders:
         limit = seconds * (1 - _SHARE) / len(contenders) / 4
-        for found in resumed(folder, who, _points(), _ROUNDS, limit):
-            resumes.append(found)
-            on_resumed(found)
+        with closing(resumed(folder, who, _points(), _ROUNDS, limit)) as found_resumes:
+            for found in found_resumes:
+                resumes.append(found)
+                on_resumed(found)
     return Comparison(
         versions=installed(),
         machine=machine(),
@@ -63,26 +66,30 @@ def _points() -> list[Point]:
     return sorted(along | middles, key=lambda point: (point.samples, point.position))
 
 
-def _races(folder: Path, seconds: float) -> Iterator[Race]:
+def _races(folder: Path, seconds: float) -> Generator[Race, None, None]:
     command = ["dataporter.comparison.racing", str(folder / "races"), str(seconds)]
-    for line in _lines(folder / "races", command, seconds + _PATIENCE):
-        yield Race(**line)
+    with closing(_lines(folder / "races", command, seconds + _PATIENCE)) as lines:
+        for line in lines:
+            yield Race(**line)
 
 
 def resumed(
     folder: Path, who: str, points: Sequence[Point], rounds: int, limit: float
-) -> Iterator[Resumed]:
+) -> Generator[Resumed, None, None]:
     """Measure one contender's resumes in a new process."""
     file = folder / f"resumes-{who}"
     listed = json.dumps([asdict(point) for point in points])
     module = "dataporter.comparison.resuming"
     command = [module, str(file), who, str(rounds), str(limit), listed]
     # A point may take as long as the limit before it is known to; none follows then.
-    for line in _lines(file, command, len(points) * rounds * limit + _PATIENCE):
-        yield Resumed(**{**line, "seconds": tuple(line["seconds"])})
+    with closing(_lines(file, command, len(points) * rounds * limit + _PATIENCE)) as lines:
+        for line in lines:
+            yield Resumed(**{**line, "seconds": tuple(line["seconds"])})
 
 
-def _lines(file: Path, command: Sequence[str], patience: float) -> Iterator[dict[str, Any]]:
+def _lines(
+    file: Path, command: Sequence[str], patience: float
+) -> Generator[dict[str, Any], None, None]:
     """Run a child, and yield the lines that it writes while it does."""
     folder = file.with_suffix(".files")
     folder.mkdir()
