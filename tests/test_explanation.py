@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from streams.streamed import Shards, StatefulShards
 from support import Ids, Stateful, Stateless, flat, one_pass
 
-from dataporter import ResumableDataLoader, ResumableSampler
+from dataporter import ResumableDataLoader, ResumableDistributedSampler, ResumableSampler
 from dataporter.errors import OptionError, StateFormatError, StateMismatchError, StateVersionError
 from dataporter.explanation import Explanation, counted, explain, is_state
 from dataporter.utils.state_dict import Identity, Progress, build_state
@@ -76,6 +76,26 @@ def test_the_samples_said_to_come_next_are_those_that_a_resume_delivers(
         assert said.remaining == len(rest)
     else:
         assert said.next_indices == []
+
+
+@pytest.mark.parametrize("how", ["drop_last", "tail", "sampler"])
+def test_what_a_loader_leaves_out_is_not_said_to_come(how):
+    options = {
+        "drop_last": {"drop_last": True, "rank": 0, "world_size": 2},
+        "tail": {"tail": "drop", "rank": 0, "world_size": 2},
+        "sampler": {
+            "sampler": ResumableDistributedSampler(Ids(26), tail="drop", rank=0, num_replicas=2)
+        },
+    }
+    loader = ResumableDataLoader(Ids(26), batch_size=4, **options[how])
+    said = advanced(loader, 2).explain()
+    assert said.remaining == 8
+    assert words(loader)["next"].endswith(
+        "8 samples remain, 1 full step; 2 more fill no step and are left out"
+    )
+    said = advanced(loader, 3).explain()
+    assert (said.remaining, said.next_indices) == (0, [])
+    assert words(loader)["next"].startswith("nothing of epoch 1, whose last batch was delivered")
 
 
 def test_samples_delivered_ahead_of_their_turn_are_counted_and_gone_around():

@@ -3,7 +3,8 @@
 Everything is worked out from the state alone, without a dataset, a loader or a process: a
 checkpoint is explained far away from the machine that wrote it as a live loader is. So what
 a state does not say (whether an iterable is near its end, how long a sampler of the user's
-own goes on) is not said here either.
+own goes on) is not said here either. Only whether a loader leaves out what fills no step, which is
+for the next one to choose, a live loader adds.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ class Explanation:
 
     identity: Identity
     progress: Progress
+    drop_last: bool = False
 
     def __repr__(self) -> str:
         return laid_out(self.rows())
@@ -119,10 +121,13 @@ class Explanation:
 
     @property
     def remaining(self) -> int | None:
-        """Samples of the epoch that were not, None where nobody knows."""
+        """Samples of the epoch that are to come, None where nobody knows."""
         if self.progress.finished:
             return 0
-        return None if self.length is None else max(self.length - self.delivered, 0)
+        if self.length is None:
+            return None
+        undelivered = max(self.length - self.delivered, 0)
+        return undelivered - (undelivered % self._step if self.drop_last else 0)
 
     @property
     def next_indices(self) -> list[int]:
@@ -273,13 +278,19 @@ class Explanation:
 
     def _rest(self) -> str:
         remaining = self.remaining or 0
-        step = self.identity.world_size * (self.identity.batch_size or 1)
-        full, rest = divmod(remaining, step)
+        full, rest = divmod(remaining, self._step)
         steps = f"{full:,} full {'step' if full == 1 else 'steps'}" + (
             f" and a rest of {rest:,}" if rest else ""
         )
+        left_out = max((self.length or 0) - self.delivered, 0) - remaining
+        dropped = f"; {left_out:,} more fill no step and are left out" if left_out else ""
         verb = "remains" if remaining == 1 else "remain"
-        return f"{counted(remaining, 'sample')} {verb}, {steps}"
+        return f"{counted(remaining, 'sample')} {verb}, {steps}{dropped}"
+
+    @property
+    def _step(self) -> int:
+        """Samples that all ranks take at once."""
+        return self.identity.world_size * (self.identity.batch_size or 1)
 
     def _order_in_words(self) -> str:
         identity = self.identity

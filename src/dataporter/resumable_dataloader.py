@@ -534,7 +534,11 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def explain(self) -> Explanation:
         """Say in words where the run stands, what comes next and what a resume needs."""
-        return Explanation(identity=self._identity(), progress=self._cursor.progress)
+        return Explanation(
+            identity=self._identity(),
+            progress=self._cursor.progress,
+            drop_last=self.drop_last or getattr(self.sampler, "tail", None) == "drop",
+        )
 
     def note_times(self, timing: Timing) -> None:
         """Have passes note what their time goes into, and workers that are started from now on.
