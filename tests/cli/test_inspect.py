@@ -5,14 +5,21 @@ import io
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
+import uuid
 import warnings
 import zipfile
+from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import redirect_stderr, redirect_stdout
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -228,6 +235,55 @@ def test_arrays_beside_a_state_are_no_hindrance(tmp_path, state):
     assert len(find_states(tmp_path / "arrays.pt").states) == 1
 
 
+HARMLESS = {
+    "a time somewhere": datetime.now(timezone.utc),
+    "a time anywhere": datetime(2026, 1, 2, 3),  # noqa: DTZ001  as people write it
+    "a time in a zone": datetime(2026, 1, 2, tzinfo=ZoneInfo("UTC")),
+    "a dict with defaults": defaultdict(list, a=[1]),
+    "a counter": Counter("abc"),
+    "a deque": deque([1, 2]),
+    "a range": range(3),
+    "sets": ({1, 2}, frozenset("ab")),
+    "namespaces": (argparse.Namespace(lr=1), SimpleNamespace(lr=1)),
+    "bytes": (b"\xff", b"", bytearray(b"x")),
+    "numbers": (1j, Decimal("1.5"), Fraction(1, 3), np.float32(1), np.arange(3)),
+    "an id": uuid.UUID(int=5),
+    "a path": Path("x"),
+    "types": (int, type(None), torch.float32, slice(1), ...),
+    "generators": (random.Random(1), random.getstate(), np.random.default_rng(0)),
+    "a module": torch.nn.Linear(2, 2),
+}
+
+
+@pytest.mark.parametrize("way", ["torch", "old torch", *range(pickle.HIGHEST_PROTOCOL + 1)])
+def test_what_is_harmless_is_no_hindrance_in_files_of_any_kind(tmp_path, state, way):
+    for name, beside in HARMLESS.items():
+        contents = {"beside": beside, "loader": state}
+        if isinstance(way, int):
+            (tmp_path / name).write_bytes(pickle.dumps(contents, way))
+        else:
+            zipped = way == "torch"
+            torch.save(contents, tmp_path / name, _use_new_zipfile_serialization=zipped)
+        (found,) = find_states(tmp_path / name).states
+        assert (found.state, found.places) == (state, ("['loader']",)), name
+
+
+@pytest.mark.parametrize("way", ["torch", "pickle"])
+def test_a_state_in_a_dict_of_another_class_is_the_same_state(tmp_path, state, way):
+    contents = [OrderedDict(state), {"raw": defaultdict(list, state)}, Counter(state)]
+    save = torch.save if way == "torch" else lambda what, path: path.write_bytes(pickle.dumps(what))
+    save(contents, tmp_path / "dicts")
+    (found,) = find_states(tmp_path / "dicts").states
+    assert found.state == state
+    assert found.places == ("[0]", "[1]['raw']", "[2]")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_json_with_a_mark_of_its_encoding_is_read(tmp_path, state, encoding):
+    (tmp_path / "state.json").write_text(json.dumps(state), encoding=encoding)
+    assert len(find_states(tmp_path / "state.json").states) == 1
+
+
 @pytest.mark.parametrize("way", ["torch", "old torch", "pickle", "json"])
 def test_a_state_in_bytes_or_a_file_of_any_kind_is_found(tmp_path, state, way):
     path = tmp_path / "state"
@@ -292,11 +348,11 @@ def trap(tmp_path):
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("way", ["torch", "old torch", "pickle", "bytes"])
+@pytest.mark.parametrize("way", ["torch", "old torch", "pickle", "bytes", "protocol 0"])
 def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path, state, trap, way):
     path, contents = tmp_path / "trap.pt", {"loader": state, "trap": trap}
-    if way == "pickle":
-        path.write_bytes(pickle.dumps(contents))
+    if way in ("pickle", "protocol 0"):
+        path.write_bytes(pickle.dumps(contents, 0 if way == "protocol 0" else None))
     elif way == "bytes":
         torch.save({"loader": pickle.dumps(contents)}, path)
     else:
@@ -328,6 +384,25 @@ def test_a_pickle_of_allowed_names_only_calls_none_of_them(tmp_path, state):
     path.write_bytes(pickle.dumps([state, Calls()]))
     with pytest.raises(RuntimeError, match="upper bound"):
         pickle.loads(path.read_bytes())
+    assert len(find_states(path).states) == 1
+
+
+def test_all_names_that_are_not_read_are_told(tmp_path, trap):
+    torch.save([trap, print, argparse.ArgumentParser], tmp_path / "names.pt")
+    said = refused(tmp_path / "names.pt")
+    assert "__builtin__.print, argparse.ArgumentParser, posix.system, which may run" in said
+
+
+class Hiding:
+    """Pickled, its attributes have the names of what a dict can do."""
+
+    def __reduce__(self):
+        return Counter, ({"samples_processed": 1},), {"keys": 5, "items": 5, "get": 5}
+
+
+def test_attributes_that_hide_what_a_dict_can_do_are_no_trap(tmp_path, state):
+    path = tmp_path / "hiding.pkl"
+    path.write_bytes(pickle.dumps([Hiding(), state]))
     assert len(find_states(path).states) == 1
 
 
@@ -366,7 +441,8 @@ def test_what_is_no_checkpoint_is_refused_in_plain_words(tmp_path):
     assert "it is not a checkpoint" in said["text.pt"]
     assert "it is not a checkpoint" in said["image.pt"]
     assert "there is no loader state in" in said["weights.pt"]
-    for name in ("half.json", "deep.json", "digits.json", "zip.pt"):
+    assert "it is a zip file, but not one of torch.save" in said["zip.pt"]
+    for name in ("half.json", "deep.json", "digits.json"):
         assert "it is damaged, cut short or no checkpoint" in said[name], name
 
 

@@ -1,60 +1,35 @@
 """The contents of one file: of `torch.save`, of `pickle.dump`, or JSON.
 
-What a file is, its first bytes say, not its name. Tensors stay on the disk: gigabytes of
-weights are mapped, not read.
+What a file is, its first bytes say, not its name. Tensors stay on the disk: of what torch.save
+wrote, only the pickle is read that says what is where.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import pickle
 import re
-import warnings
+import zipfile
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+from typing import IO, Any
 
 from dataporter.errors import CheckpointDamagedError, CheckpointError
-from dataporter.saved_states.pickles import Blank, read_pickle, refusal
+from dataporter.saved_states.pickles import read_next_pickle, read_pickle
 
 _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"
 _JSON = b"{"
 # What torch.save wrote first before it wrote zip files: a pickled number.
 _OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
+_BEFORE_CONTENTS = ("magic number", "version", "what system it was")  # pickles in such a file
+_CONTENTS = re.compile(r"[^/]+/data\.pkl")  # in a zip file; tensors' numbers lie beside it
 _HEAD = 64  # bytes
 
-# What is harmless, often beside a state (arrays are in those of generators, the rest among the
-# hyper-parameters that trainers save) and not needed.
-_BLANKED = [
-    "argparse.Namespace",
-    "builtins.bytes",
-    "builtins.complex",
-    "builtins.slice",
-    "datetime.date",
-    "datetime.datetime",
-    "datetime.timedelta",
-    "lightning.fabric.utilities.data.AttributeDict",
-    "lightning.pytorch.utilities.parsing.AttributeDict",
-    "lightning_fabric.utilities.data.AttributeDict",
-    "numpy._core.multiarray._reconstruct",
-    "numpy._core.multiarray.scalar",
-    "numpy.core.multiarray._reconstruct",
-    "numpy.core.multiarray.scalar",
-    "numpy.dtype",
-    "numpy.ndarray",
-    "pathlib.Path",
-    "pathlib.PosixPath",
-    "pathlib.PurePosixPath",
-    "pathlib.PureWindowsPath",
-    "pathlib.WindowsPath",
-    "pathlib._local.PosixPath",
-    "pathlib._local.WindowsPath",
-    "pytorch_lightning.utilities.parsing.AttributeDict",
-]
+# How those of protocols 0 and 1 begin, which have no number: a tuple, dict or list, or a name.
+_OLD_PICKLE = re.compile(rb"[(}\]]|c[\w.]+\n[\w.]+\n")
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # before text, by Windows
 
 
 def read_file(path: Path) -> Any:
@@ -68,11 +43,7 @@ def read_file(path: Path) -> Any:
             msg = "it is neither a file nor a folder."
             raise CheckpointError(msg)
         with path.open("rb") as file:
-            head = file.read(_HEAD)
-        kind = _kind_of(head)
-        if kind in (_ZIP, _OLD_TORCH):
-            return _read_torch(path, mapped=kind == _ZIP)
-        return _read_text_or_pickle(path.read_bytes(), kind)
+            return _read(file)
     except OSError as error:
         msg = f"it cannot be read: {error.strerror or error}."
         raise CheckpointError(msg) from error
@@ -80,10 +51,15 @@ def read_file(path: Path) -> Any:
 
 def read_bytes(raw: bytes) -> Any:
     """Return what bytes hold that were written as a file is."""
-    kind = _kind_of(raw[:_HEAD])
+    return _read(io.BytesIO(raw))
+
+
+def _read(file: IO[bytes]) -> Any:
+    kind = _kind_of(file.read(_HEAD))
+    file.seek(0)
     if kind in (_ZIP, _OLD_TORCH):
-        return _read_torch(io.BytesIO(raw), mapped=False)
-    return _read_text_or_pickle(raw, kind)
+        return _read_torch(file, kind)
+    return _read_text_or_pickle(file.read(), kind)
 
 
 def _kind_of(head: bytes) -> bytes:
@@ -94,8 +70,10 @@ def _kind_of(head: bytes) -> bytes:
     for kind in (_ZIP, _OLD_TORCH, _PICKLE):
         if head.startswith(kind):
             return kind
-    if head.lstrip()[:1] in (b"{", b"["):
+    if head.startswith(_MARKS) or head.lstrip()[:1] in (b"{", b"["):
         return _JSON
+    if _OLD_PICKLE.match(head):
+        return _PICKLE
     msg = (
         "it is not a checkpoint: neither torch.save, pickle nor JSON begins a file with "
         f"{head[:12]!r}."
@@ -112,27 +90,26 @@ def _read_text_or_pickle(raw: bytes, kind: bytes) -> Any:
         raise damage(error) from error
 
 
-def _read_torch(file: Path | io.BytesIO, *, mapped: bool) -> Any:
+def _read_torch(file: IO[bytes], kind: bytes) -> Any:
     try:
-        with warnings.catch_warnings(), safe_globals([(Blank, name) for name in _BLANKED]):
-            warnings.simplefilter("ignore")  # they are for whoever wrote the file
-            place = "cpu" if mapped else "meta"  # either way, no tensor is kept in memory
-            return torch.load(file, map_location=place, weights_only=True, mmap=mapped)
-    except Exception as error:
-        if names := _refused_names(file) or re.findall(r"GLOBAL (\S+)", str(error)):
-            raise refusal(names) from error
+        if kind == _OLD_TORCH:
+            for _ in _BEFORE_CONTENTS:
+                read_next_pickle(file)
+            return read_next_pickle(file)
+        with zipfile.ZipFile(file) as archive:
+            return read_pickle(archive.read(_place_of_contents(archive)))
+    except CheckpointError:
+        raise
+    except Exception as error:  # likewise
         raise damage(error) from error
 
 
-def _refused_names(file: Path | io.BytesIO) -> list[str]:
-    """What a file has called or made that torch does not take: all of it, not the first only."""
-    if isinstance(file, io.BytesIO):
-        file.seek(0)
-    with safe_globals([(Blank, name) for name in _BLANKED]):
-        try:
-            return get_unsafe_globals_in_checkpoint(file)
-        except Exception:  # noqa: BLE001  not a zip file, or a damaged one
-            return []
+def _place_of_contents(archive: zipfile.ZipFile) -> str:
+    found = [name for name in archive.namelist() if _CONTENTS.fullmatch(name)]
+    if len(found) != 1:
+        msg = "it is a zip file, but not one of torch.save, or was not written to its end."
+        raise CheckpointDamagedError(msg)
+    return found[0]
 
 
 def damage(error: Exception) -> CheckpointDamagedError:

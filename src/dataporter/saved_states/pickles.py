@@ -1,57 +1,40 @@
-"""A plain pickle, read without running anything of it.
+"""A pickle, read without running anything of it.
 
 A pickle is a program: it names functions and has them called. Here a name is never looked up.
-Names of libraries that checkpoints are made of become blanks, which take whatever they are
-called with and do nothing; any other name ends the reading.
+What checkpoints are made of has stand-ins, which do nothing; so has any other name, but then what
+was read is not returned.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+from typing import IO, Any
 
 from dataporter.errors import CheckpointError
+from dataporter.saved_states.inert import Blank, stand_in
 
-_BLANKED = {"collections", "numpy", "pathlib", "torch", "torchdata"}
-_GETATTR = ("builtins", "getattr")  # how a pickle names some functions of torch; a blank too
-
-
-class Blank(dict[Any, Any]):
-    """Stands for an object of some class: keeps its items and attributes, and is inert.
-
-    A dict, since what may hold a state inside is an OrderedDict more often than not.
-    """
-
-    def __init__(self, *_: object, **__: object) -> None:
-        super().__init__()
-
-    __hash__ = object.__hash__  # type: ignore[assignment]  # it may be a key
-    __eq__ = object.__eq__
-
-    def __setstate__(self, state: object) -> None:
-        if isinstance(state, dict):
-            self.__dict__.update(state)
-
-    def __reduce__(self) -> Any:
-        return dict, ()  # states are copied and packed when they are parsed
-
-    def __call__(self, *_: object) -> Blank:
-        return Blank()
-
-    def append(self, _: object) -> None:
-        """A list of some class: its parts are left out."""
-
-    extend = add = append
+_SHOWN = 5  # names
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows no class but `Blank`."""
+    """Knows no class but stand-ins, and notes for which names there are none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.refused: set[str] = set()
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.partition(".")[0] not in _BLANKED and (module, name) != _GETATTR:
-            raise refusal([f"{module}.{name}"])
-        return type(name, (Blank,), {"__module__": module})
+        found = stand_in(module, name)
+        if found is None:
+            self.refused.add(f"{module}.{name}")
+            return Blank
+        return found
+
+    def persistent_load(self, what: Any) -> Any:
+        """What lies elsewhere in a file of torch.save: a tensor's numbers, a class's source."""
+        is_class = isinstance(what, tuple) and what[:1] == ("module",)
+        return what[1] if is_class else Blank()
 
 
 def read_pickle(raw: bytes) -> Any:
@@ -63,15 +46,28 @@ def read_pickle(raw: bytes) -> Any:
     Traceback (most recent call last):
     dataporter.errors.CheckpointError: loading it would call builtins.print, which may run...
     """
-    return _Unpickler(io.BytesIO(raw)).load()
+    return read_next_pickle(io.BytesIO(raw))
 
 
-def refusal(names: list[str]) -> CheckpointError:
+def read_next_pickle(file: IO[bytes]) -> Any:
+    """Likewise of the pickle that comes next in a file."""
+    unpickler = _Unpickler(file)
+    try:
+        found = unpickler.load()
+    except Exception as error:
+        if unpickler.refused:
+            raise _refusal(sorted(unpickler.refused)) from error
+        raise
+    if unpickler.refused:
+        raise _refusal(sorted(unpickler.refused))
+    return found
+
+
+def _refusal(names: list[str]) -> CheckpointError:
     """Say that something was not read, for the names that it has called or made."""
-    shown = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")  # noqa: PLR2004  as many as shown
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     msg = (
-        f"loading it would call {shown}, which may run anything. Nothing of it was run: only what "
-        "torch.load takes with weights_only=True is read, which is tensors, numbers, strings, and "
-        "dicts and lists of those."
+        f"loading it would call {shown}, which may run anything. Nothing of it was run: only "
+        "tensors, arrays, numbers, strings, times and paths are read, and dicts and lists of those."
     )
     return CheckpointError(msg)
