@@ -4,6 +4,7 @@ import math
 import os
 import re
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,7 +179,25 @@ def test_a_folder_that_cannot_be_made_is_bad_input_at_once(tmp_path, capsys):
     assert ran("--out", tmp_path / "file" / "inside") == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "file is no folder that can be. Name another one." in " ".join(printed.err.split())
+    assert "cannot be written to: Not a directory." in " ".join(printed.err.split())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_folder_that_only_seems_to_be_writable_is_bad_input_at_once(capsys):
+    assert ran("--out", "/proc/demo") == 2  # where even root may make nothing
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "/proc/demo cannot be written to: " in " ".join(printed.err.split())
+
+
+def test_a_folder_is_made_only_once_there_is_something_to_put_into_it(tmp_path, monkeypatch):
+    def interrupted(*_args, **_named):
+        assert list(tmp_path.iterdir()) == []
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "tell", interrupted)
+    assert ran("--out", tmp_path / "new" / "folder") == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_matplotlib_it_says_so_before_it_begins(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -10,12 +11,32 @@ from dataporter.errors import OptionError
 
 
 def check_folder(folder: Path) -> None:
-    """Raise at once, not after minutes, for a folder that is not there and cannot be made."""
+    """Raise at once, not after minutes, for a folder that is not there and cannot be made.
+
+    It is made, written to and removed again: what a system says of permissions is not all.
+    """
     whole = folder.absolute()
-    there = next(path for path in (whole, *whole.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        msg = f"{folder} cannot be written to: {there} is no folder that can be. Name another one."
+    made = [path for path in (whole, *whole.parents) if not os.path.lexists(path)]
+    try:
+        whole.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=whole, prefix=".dataporter."):
+            pass
+    except OSError as error:
+        msg = f"{folder} cannot be written to: {error.strerror}. Name another folder."
+        raise OptionError(msg) from error
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def check_file(path: Path) -> None:
+    """Likewise for a file, whose folder has to be there."""
+    # What is there and no plain file, a device for one, must not be replaced by one.
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
+        msg = f"{path} cannot be written: name a file in a folder that exists and can be written."
         raise OptionError(msg)
+    check_folder(path.parent)
 
 
 def write_whole(path: Path, contents: str | bytes) -> None:

@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dataporter.cli.files import write_whole
-from dataporter.errors import OptionError
+from dataporter.cli.files import check_file, write_whole
 from dataporter.profiling import Profile
 from dataporter.profiling import profile as profiled
 from dataporter.profiling.page import page_of
@@ -46,7 +45,8 @@ def profile(
     if the factory cannot be used.
     """
     for path in (html, trace):
-        _check_place(path)
+        if path is not None:
+            check_file(path)
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as `python -m` does
     console = Console(highlight=False, soft_wrap=True)
     show = _shower(console, quiet=as_json)
@@ -82,13 +82,3 @@ def _shower(console: Console, *, quiet: bool) -> Callable[[str], None]:
             console.print(Text(words))
 
     return show
-
-
-def _check_place(path: Path | None) -> None:
-    """Raise at once, not after a minute, for a file that cannot be written."""
-    if path is None:
-        return
-    # What is there and no plain file, a device for one, must not be replaced by one.
-    if (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK):
-        msg = f"{path} cannot be written: name a file in a folder that exists and can be written."
-        raise OptionError(msg)
