@@ -66,6 +66,19 @@ def test_it_says_where_the_time_goes_and_writes_the_page_and_the_trace(tmp_path)
     assert sorted(tmp_path.iterdir()) == [page, trace]  # and nothing half written
 
 
+@pytest.mark.parametrize(("encoding", "unit"), [("ascii", "us"), ("latin-1", "µs")])
+def test_a_terminal_that_lacks_its_letters_shows_others(encoding, unit):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    with redirect_stdout(out), pytest.raises(SystemExit) as ended:
+        run_command(["profile", "profiled_loaders:tokens", "--batches", "8", "--step-ms", "1"])
+    assert ended.value.code == 0
+    out.seek(0)
+    text = out.read()
+    assert f" {unit} " in text
+    assert "% #" in " ".join(text.split())  # the bars
+    assert "?" not in text
+
+
 def test_for_machines_it_prints_json_alone():
     result = run("profiled_loaders:tokens", "--batches", 8, "--step-ms", 1, "--json")
     assert result.exit_code == 0
@@ -108,6 +121,7 @@ def test_a_torch_loader_is_profiled_as_far_as_it_can_be_seen():
         (["profiled_loaders:slow", "--html", "no_such_folder/page.html"], "cannot be written"),
         (["profiled_loaders:slow", "--trace", "."], "cannot be written"),
         (["profiled_loaders:slow", "--trace", "/dev/null"], "cannot be written"),
+        (["profiled_loaders:slow", "--trace", "/proc/trace"], "cannot be written"),
     ],
 )
 def test_what_cannot_be_profiled_is_refused_in_plain_words(arguments, words):

@@ -19,10 +19,12 @@ from typing import Annotated, NoReturn, ParamSpec
 import typer
 from rich.console import Console
 
+from dataporter import __version__
 from dataporter.cli import signals
 from dataporter.cli.bench import bench
 from dataporter.cli.demo import demo
 from dataporter.cli.inspect import inspect
+from dataporter.cli.letters import show_plainly
 from dataporter.cli.profile import profile
 from dataporter.cli.verify import verify
 from dataporter.errors import DataPorterError
@@ -59,14 +61,24 @@ def _interruptible(command: Callable[Parameters, None]) -> Callable[Parameters, 
     return interruptible
 
 
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"dataporter {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _common(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show tracebacks, and what your code prints.")
     ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
+    ] = False,
 ) -> None:
-    """Have `--debug` in the help; `run` has taken it out of the arguments."""
-    del debug
+    """Have both in the help; `run` has taken `--debug` out of the arguments."""
+    del debug, version
 
 
 for command in (demo, verify, inspect, profile, bench):
@@ -75,6 +87,7 @@ for command in (demo, verify, inspect, profile, bench):
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that the arguments name, and exit with its status."""
+    show_plainly()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
