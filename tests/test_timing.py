@@ -2,12 +2,13 @@
 
 import os
 import signal
+import threading
 import time
 from itertools import pairwise
 
 import pytest
 import torch
-from support import Ids, plain
+from support import Augmented, Ids, plain
 from torch.utils.data import IterableDataset
 
 from dataporter import ResumableDataLoader, sample_rng, timing
@@ -226,15 +227,38 @@ def test_dear_samples_are_timed_one_by_one_and_the_slowest_few_are_kept(monkeypa
     assert last.usual == 30_055
 
 
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_the_first_sample_of_a_maker_is_none_of_the_slowest(options):
+    class WarmingUp(Ids):
+        def __getitem__(self, index):
+            key = os.getpid(), threading.get_ident()
+            time.sleep(0.0002 if key in warm else 0.3)
+            warm.add(key)
+            return index
+
+    warm = set()
+    _, noted = timed_pass(loader_over(WarmingUp(64), **options))
+    spent = [spent for batch in noted.made for _, spent in batch.slowest]
+    assert spent
+    assert max(spent) < 0.3e9
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("dataset", [Noisy(32), Augmented(32, "python"), Ids(32)])
+def test_whether_samples_were_fetched_one_by_one_since_they_draw_is_noted(dataset, workers):
+    _, noted = timed_pass(loader_over(dataset, num_workers=workers))
+    assert {batch.draws for batch in noted.made} == {type(dataset) is not Ids}
+
+
 def test_indices_that_are_no_numbers_are_named_in_words():
     class Named(dict):
         def __getitem__(self, index):
             time.sleep(0.00005)
             return 1
 
-    keys = ["a" * 100, ("b", 1), torch.tensor(3), 4]
+    keys = ["first", "a" * 100, ("b", 1), torch.tensor(3), 4]
     noted = Timing()
-    loader = ResumableDataLoader(Named(), sampler=keys, batch_size=4, num_workers=1)
+    loader = ResumableDataLoader(Named(), sampler=keys, batch_size=5, num_workers=1)
     loader.note_times(noted)
     list(loader)
     names = {index for index, _ in noted.made[0].slowest}

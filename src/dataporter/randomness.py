@@ -154,6 +154,11 @@ class LazySeeding:
         self._seeds_globals = seeds_globals
         self._level: int | None = None
 
+    @property
+    def draws(self) -> bool:
+        """Whether it was seen to draw, and so is applied to one argument after the other."""
+        return self._level is not None and self._level > _NOTHING
+
     def map(
         self,
         each: Callable[[Argument], Result],

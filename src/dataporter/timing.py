@@ -44,8 +44,9 @@ class Made(NamedTuple):
     spans: list[tuple[int, int, int]]  # stage, start, end
     samples: int
     usual: int  # ns of its middle sample, 0 where samples were not timed one by one
-    slowest: Sequence[tuple[int | str, int]]  # index and ns of a few samples
+    slowest: Sequence[tuple[int | str, int]]  # index and ns of a few, never its maker's first
     stands_for: int = 1  # batches: itself, and those before it that were not noted
+    draws: bool = False  # whether its samples were fetched one by one since they draw
 
 
 class Handed(NamedTuple):
@@ -62,8 +63,8 @@ class _Batch:
     """The batch that a thread is making."""
 
     __slots__ = (
-        *("before", "count", "is_noted", "looks", "made", "marks", "pace", "paces", "samples"),
-        *("stands_for", "unnoted", "worker"),
+        *("before", "count", "draws", "is_noted", "looks", "made", "marks", "pace", "paces"),
+        *("samples", "stands_for", "unnoted", "worker"),
     )
 
     def __init__(self) -> None:
@@ -71,6 +72,7 @@ class _Batch:
         self.marks: list[int] = [0]  # a stamp, then stage and stamp by turns
         self.samples: list[tuple[int, Any]] = []
         self.count = 0
+        self.draws = False
         self.made = 0  # batches noted before this one
         self.is_noted = True
         self.unnoted = 0  # batches that will not be
@@ -136,8 +138,11 @@ class Timing:
             batch.before = _scheduled()
         batch.marks = [monotonic_ns()]
 
-    def end(self, stage: int, samples: int = 0) -> None:
-        """Note that all since the last end was this stage; how many samples it has fetched."""
+    def end(self, stage: int, samples: int = 0, *, draws: bool = False) -> None:
+        """Note that all since the last end was this stage.
+
+        How many samples it has fetched, and whether one by one since they draw.
+        """
         batch = self._thread.batch
         if not batch.is_noted:
             return
@@ -145,6 +150,7 @@ class Timing:
         marks += (stage, monotonic_ns())
         if samples:
             batch.count += samples
+            batch.draws = draws
             batch.paces, batch.pace = batch.pace, (marks[-1] - marks[-3]) // samples
 
     def each(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -198,7 +204,10 @@ class Timing:
 
 def _taken(batch: _Batch, worker: int) -> tuple[Any, ...]:
     """What was noted of a batch, now that it is made."""
-    marks, batch.made = batch.marks, batch.made + 1
+    marks, samples = batch.marks, batch.samples
+    if not batch.made:
+        samples = samples[1:]  # in the first, files are opened and modules imported
+    batch.made += 1
     cpu = queued = None
     if batch.looks:
         after = _scheduled()
@@ -208,12 +217,12 @@ def _taken(batch: _Batch, worker: int) -> tuple[Any, ...]:
     stands_for = batch.stands_for
     batch.unnoted = min(_WORTH_NOTING // max(spent, 1), _MOST_UNNOTED)
     batch.stands_for = batch.unnoted + 1
-    if not batch.samples:
-        return worker, cpu, queued, marks, batch.count, 0, (), stands_for
-    samples = sorted(batch.samples, key=_spent, reverse=True)
+    if not samples:
+        return worker, cpu, queued, marks, batch.count, 0, (), stands_for, batch.draws
+    samples = sorted(samples, key=_spent, reverse=True)
     usual = samples[len(samples) // 2][0]
     slowest = [(_plain(index), spent) for spent, index in samples[:_NAMED]]
-    return worker, cpu, queued, marks, batch.count, usual, slowest, stands_for
+    return worker, cpu, queued, marks, batch.count, usual, slowest, stands_for, batch.draws
 
 
 def _scheduled() -> tuple[int, int]:

@@ -45,6 +45,7 @@ def measured(
     bytes_by_dtype=None,
     usual=1.0,
     slowest=(),
+    draws=False,
     **about,
 ):
     """A run of which each batch is like the other. Times are in milliseconds."""
@@ -76,6 +77,7 @@ def measured(
                 32,
                 int(usual * MS),
                 [(index, int(spent * MS)) for index, spent in slowest] if number == 3 else [],
+                draws=draws,
             )
         )
         if of.num_workers:

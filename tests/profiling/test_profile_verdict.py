@@ -91,6 +91,20 @@ def test_many_cheap_samples_ask_for_a_vectorised_fetch():
     assert not any("__getitems__" in each for each in changes(stages=[("fetch", 90)]))
 
 
+@pytest.mark.parametrize("way", ["one by one", "__getitems__"])
+def test_samples_that_draw_are_not_asked_for_a_vectorised_fetch_that_would_not_be_used(way):
+    cheap = {"stages": [("fetch", 2.0), ("collate", 0.2)], "step": 0.5, "wait": 1}
+    found = changes(**cheap, way=way, draws=True)
+    assert "random numbers for a batch at once, drawn in collate_fn" in found
+    assert not any("vectorised" in each for each in found)
+    assert not any("random" in each for each in changes(stages=[("fetch", 90)], draws=True))
+
+
+def test_a_few_bytes_are_not_asked_to_be_fewer():
+    few = {"stages": [("fetch", 50), ("write", 60)], "bytes_by_dtype": {"int64": 16}}
+    assert not any("dtypes" in each for each in changes(**few))
+
+
 @pytest.mark.parametrize(
     ("stage", "part"),
     [
@@ -101,8 +115,13 @@ def test_many_cheap_samples_ask_for_a_vectorised_fetch():
     ],
 )
 def test_a_stage_that_takes_most_of_the_making_is_what_to_change(stage, part):
-    assert only(part, stages=[("fetch", 50), (stage, 60)])
-    assert not [each for each in changes(stages=[("fetch", 95), (stage, 5)]) if part in each]
+    large = {"float32": 1_000_000}
+    assert only(part, stages=[("fetch", 50), (stage, 60)], bytes_by_dtype=large)
+    assert not [
+        each
+        for each in changes(stages=[("fetch", 95), (stage, 5)], bytes_by_dtype=large)
+        if part in each
+    ]
 
 
 def test_large_batches_are_named_with_their_dtype():

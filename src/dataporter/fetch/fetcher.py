@@ -124,7 +124,7 @@ class Fetcher:
             wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
             samples, kept = self._samples(wanted, positions, stream)
             if self.timing is not None:
-                self.timing.end(FETCH, len(samples))
+                self.timing.end(FETCH, len(samples), draws=self._fetching.draws)
             if not samples and len(positions):
                 return EMPTY
             if empty is not None and self._collate is collate:

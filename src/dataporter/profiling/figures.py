@@ -65,6 +65,7 @@ class Figures:
     ready: dict[int, float]  # how many batches were there when asked: share of the asking
     sample: float | None  # seconds of the usual sample, where samples were timed one by one
     slowest: tuple[tuple[int | str, float], ...]  # index and seconds of samples
+    draws: bool  # whether samples are fetched one by one, since they draw random numbers
 
     @property
     def bytes_per_second(self) -> float:
@@ -119,6 +120,7 @@ def figures_of(measured: Measured) -> Figures:
         ready=_occupancy(measured.handed),
         sample=_usual_sample(made),
         slowest=_slowest(made),
+        draws=any(each.draws for each in made),
     )
 
 

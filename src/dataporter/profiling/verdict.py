@@ -24,6 +24,7 @@ _CHEAP_SAMPLE = 1e-4  # seconds, of which the call and what is around it are a g
 _LARGE_PART = 0.3  # of a batch's making, that is worth changing
 _FAR_SLOWER = 5  # times the usual sample
 _LONG_SAMPLE = 1e-3  # seconds
+_LARGE_BATCH = 2**16  # bytes, of which fewer would be felt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +157,17 @@ def _about_samples(subject: Subject, figures: Figures) -> Iterator[Advice]:
         return
     each = fetch.mean / figures.samples_per_batch
     share = fetch.mean / figures.making
-    if subject.way == "one by one" and share > _LARGE_PART and each < _CHEAP_SAMPLE:
+    if share <= _LARGE_PART or each >= _CHEAP_SAMPLE:
+        return
+    if figures.draws:
+        yield Advice(
+            change="random numbers for a batch at once, drawn in collate_fn",
+            why=f"the dataset draws them, so samples are fetched one by one and seeded, "
+            f"{duration(each)} each, {percent(share)} of a batch's making; __getitems__ is of no "
+            "use then. A collate_fn is seeded once a batch; what it draws depends on the batch "
+            "size.",
+        )
+    elif subject.way == "one by one":
         yield Advice(
             change="__getitems__(indices), a vectorised fetch",
             why=f"samples are fetched one by one, {duration(each)} each, {percent(share)} of a "
@@ -189,7 +200,8 @@ def _about_batches(subject: Subject, figures: Figures) -> Iterator[Advice]:
         )
     take = figures.take.mean if figures.take else 0.0
     transport = shares.get("write", 0) + shares.get("pin", 0)
-    if transport > _LARGE_PART or take > KEEPS_UP * max(figures.step, making):
+    is_felt = transport > _LARGE_PART or take > KEEPS_UP * max(figures.step, making)
+    if is_felt and figures.bytes_per_batch >= _LARGE_BATCH:
         yield _narrower(figures, transport, take)
 
 
