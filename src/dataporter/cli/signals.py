@@ -34,16 +34,22 @@ def raised() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in _ENDING}
     taken = [number for number in _ENDING if before[number] is signal.SIG_DFL]
+    came: list[EndedError] = []
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         for each in taken:
             signal.signal(each, signal.SIG_IGN)  # a second one would interrupt the cleaning up
-        raise EndedError(number)
+        came.append(EndedError(number))
+        raise came[0]
 
     for number in taken:
         signal.signal(number, end)
     try:
         yield
+    except BaseException as error:
+        if came and error is not came[0]:  # of the cleaning up, for one of a closed terminal
+            raise came[0] from error
+        raise
     finally:
         for number in taken:
             signal.signal(number, before[number])
