@@ -91,7 +91,7 @@ def test_for_machines_it_prints_json_alone():
 
 
 def test_tuning_ends_with_what_to_do():
-    options = ["--batches", 6, "--step-ms", 3, "--seconds", 2, "--tune"]
+    options = ["--batches", 6, "--step-ms", 3, "--seconds", 30, "--tune"]
     result = run("profiled_loaders:inline", *options)
     assert result.exit_code == 0, result.stderr
     assert "batches/s  waiting  settings" in result.stdout
