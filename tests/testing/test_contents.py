@@ -1,6 +1,7 @@
 """Batches of any container: equal ones have no difference, others one that is pointed at."""
 
 import copy
+import functools
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataporter import FactoryError
 from dataporter.testing.contents import contents_of, difference, digest
 
 SAMPLES = 3
@@ -117,3 +119,75 @@ def test_an_object_that_refers_to_itself_has_a_digest():
     ring.append(ring)
     assert digest(ring) == digest(ring)
     assert digest(Opaque(ring)) != digest(Opaque([1]))
+    assert difference(contents_of(ring), contents_of(copy.deepcopy(ring))) is None
+
+
+def test_objects_that_refer_to_each_other_by_sets_have_a_digest():
+    def neighbours(value):
+        one, other = Opaque({value}), Opaque(set())
+        one.value.add(other)
+        other.value.add(one)
+        return one
+
+    assert digest(neighbours(1)) == digest(neighbours(1))
+    assert digest(neighbours(1)) != digest(neighbours(2))
+
+
+@pytest.mark.parametrize("inside", [Opaque, lambda value: [value], lambda value: {"a": value}])
+def test_a_chain_deeper_than_pythons_stack_is_compared_to_its_end(inside):
+    def chain(end):
+        return functools.reduce(lambda value, _: inside(value), range(3000), end)
+
+    one, same, other = (contents_of([chain(end)]) for end in (1, 1, 2))
+    assert difference(one, same) is None
+    assert difference(one, other) is not None
+
+
+RAGGED = [torch.arange(2.0), torch.arange(3.0)]
+CHANGED = [torch.arange(2.0), torch.tensor([0.0, 1.0, 7.0])]
+SQUARE, OTHER = torch.eye(4), torch.eye(4) * torch.tensor([1.0, 1.0, 1.0, 7.0])
+
+
+def by_channel(tensor):
+    scales, zeros = torch.full((4,), 0.1), torch.zeros(4)
+    return torch.quantize_per_channel(tensor, scales, zeros, 0, torch.quint8)
+
+
+TENSORS = {
+    "nested": (torch.nested.nested_tensor, RAGGED, CHANGED, "x[1]"),
+    "jagged": (
+        lambda ts: torch.nested.nested_tensor(ts, layout=torch.jagged),
+        *(RAGGED, CHANGED, "x[1]"),
+    ),
+    "coo": (lambda t: t.to_sparse(), SQUARE, OTHER, "x.values"),
+    "csr": (lambda t: t.to_sparse_csr(), SQUARE, OTHER, "x.values"),
+    "csc": (lambda t: t.to_sparse_csc(), SQUARE, OTHER, "x.values"),
+    "bsr": (lambda t: t.to_sparse_bsr((2, 2)), SQUARE, OTHER, "x.values"),
+    "bsc": (lambda t: t.to_sparse_bsc((2, 2)), SQUARE, OTHER, "x.values"),
+    "quantised": (
+        lambda t: torch.quantize_per_tensor(t, 0.1, 2, torch.qint8),
+        *(SQUARE, OTHER, "x.int_repr"),
+    ),
+    "by channel": (by_channel, SQUARE, OTHER, "x.int_repr"),
+    "mkldnn": (lambda t: t.to_mkldnn(), SQUARE, OTHER, "x"),
+    "meta": (lambda t: t.to("meta"), SQUARE, SQUARE[:3], "x"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, about prototypes and deprecations
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_that_are_not_one_block_of_memory_are_taken_apart(name):
+    make, values, others, path = TENSORS[name]
+    one, same, other = (make(each) for each in (values, values, others))
+    held = contents_of({"x": one}, 2)
+    assert difference(held, contents_of({"x": same}, 2)) is None
+    assert difference(held, contents_of({"x": other}, 2)).path == path
+    assert digest([one]) == digest([same])
+    assert digest([one]) != digest([other])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tensor_whose_bits_cannot_be_read_is_refused_in_words():
+    masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
+    with pytest.raises(FactoryError, match=r"a MaskedTensor of layout torch\.strided whose bits"):
+        contents_of({"x": masked})

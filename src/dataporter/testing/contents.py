@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from dataporter.containers import joined, parts_of
+from dataporter.errors import FactoryError
 
 _SHOWN_BYTES = 2**14  # of a leaf whose values come along
+_DEEPEST = 50  # containers in containers; what is further inside has one digest
 _PLAIN = (str, bytes, bool, int, float, complex, type(None))
 
 
@@ -51,20 +53,68 @@ def contents_of(batch: Any, samples: int | None = None) -> Contents:
     return dict(_leaves(batch, samples, ""))
 
 
-def _leaves(part: Any, samples: int | None, path: str) -> Iterator[tuple[str, Leaf]]:
+def _leaves(
+    part: Any, samples: int | None, path: str, above: tuple[int, ...] = ()
+) -> Iterator[tuple[str, Leaf]]:
     if type(part) in (list, tuple) and len(part) == samples and isinstance(part[0], _PLAIN):
         yield path, _listed(part)
         return
-    inner = None if isinstance(part, _PLAIN) else parts_of(part)
+    inner = None if len(above) == _DEEPEST or id(part) in above else _inside(part)
     if inner is None:
         yield path, _leaf(part, samples)
         return
-    number = 0
-    for _, step, below in inner:
-        number += 1
-        yield from _leaves(below, samples, joined(path, step))
-    if number == 0:
+    # What a tensor is made of is not by sample, even where it has as many parts.
+    below = None if isinstance(part, torch.Tensor) else samples
+    is_empty = True
+    for step, each in inner:
+        is_empty = False
+        yield from _leaves(each, below, joined(path, step), (*above, id(part)))
+    if is_empty:
         yield path, Leaf(f"empty {type(part).__name__}", (), (b"",), ())
+
+
+def _inside(part: Any) -> Iterable[tuple[str, Any]] | None:
+    """Steps into a container, or a tensor that is not one block of memory; None for a leaf."""
+    if isinstance(part, _PLAIN):
+        return None
+    if isinstance(part, torch.Tensor):
+        return _blocks(part)
+    inner = parts_of(part)
+    return None if inner is None else ((step, each) for _, step, each in inner)
+
+
+def _blocks(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
+    """What a sparse, nested or quantised tensor is made of; None for any other."""
+    tensor = tensor.detach()
+    if tensor.is_nested:
+        return [(f"[{number}]", each) for number, each in enumerate(tensor.unbind())]
+    if tensor.is_quantized:
+        integers = ("int_repr", tensor.int_repr())
+        if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            scale, zero = tensor.q_scale(), tensor.q_zero_point()
+            return [integers, ("q_scale", scale), ("q_zero_point", zero)]
+        return [
+            integers,
+            ("q_per_channel_axis", tensor.q_per_channel_axis()),
+            ("q_per_channel_scales", tensor.q_per_channel_scales()),
+            ("q_per_channel_zero_points", tensor.q_per_channel_zero_points()),
+        ]
+    names = _SPARSE.get(tensor.layout)
+    if names is None:
+        return None
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+    blocks = [(name, getattr(tensor, name)()) for name in names]
+    return [("shape", tuple(tensor.shape)), *blocks]
+
+
+_SPARSE = {
+    torch.sparse_coo: ("indices", "values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
 
 
 def _listed(part: Any) -> Leaf:
@@ -74,10 +124,9 @@ def _listed(part: Any) -> Leaf:
 
 
 def _leaf(part: Any, samples: int | None) -> Leaf:
-    if isinstance(part, torch.Tensor) and part.layout is torch.strided and not part.is_quantized:
-        whole = part.detach().cpu().contiguous().resolve_conj().resolve_neg()
-        data = bytes(whole.reshape(-1).view(torch.uint8).numpy())
-        values = _shown(whole.reshape(-1).tolist(), part.itemsize) if _is_small(data) else ()
+    if isinstance(part, torch.Tensor) and _blocks(part) is None:
+        flat, data = _read(part)
+        values = _shown(flat.tolist(), part.itemsize) if _is_small(data) else ()
         kind = str(part.dtype)
     elif isinstance(part, np.ndarray) and not part.dtype.hasobject:
         data = part.tobytes()
@@ -90,6 +139,22 @@ def _leaf(part: Any, samples: int | None) -> Leaf:
     size = len(data) // pieces
     digests = tuple(_hash(data[n * size : n * size + size]) for n in range(pieces))
     return Leaf(kind, shape, digests, values)
+
+
+def _read(tensor: torch.Tensor) -> tuple[torch.Tensor, bytes]:
+    """All elements of a tensor in a row, and their bits."""
+    if tensor.is_meta:
+        return torch.empty(0), b""  # it has a shape and nothing else
+    whole = tensor.detach().to_dense() if tensor.is_mkldnn else tensor.detach()
+    try:
+        flat = whole.cpu().contiguous().resolve_conj().resolve_neg().reshape(-1)
+        return flat, bytes(flat.view(torch.uint8).numpy())
+    except (RuntimeError, TypeError) as error:
+        msg = (
+            f"a batch has a {type(tensor).__name__} of layout {tensor.layout} whose bits cannot be "
+            f"read ({type(error).__name__}: {error}). Let the loader deliver what it is made of."
+        )
+        raise FactoryError(msg) from error
 
 
 def _is_small(data: bytes) -> bool:
@@ -117,40 +182,75 @@ def digest(value: Any) -> bytes:
     >>> digest(1) == digest(True)
     False
     """
-    hasher = hashlib.blake2b(digest_size=8)
-    _feed(hasher, value, ())
-    return hasher.digest()
+    outermost = _Opened(None, iter((value,)))
+    opened = [outermost]  # from the outside in; not Python's own stack, which is too small
+    inside = set[int]()
+    while True:
+        last = opened[-1]
+        part = next(last.parts, _END)
+        if part is _END:
+            if last is outermost:
+                return last.digest()
+            opened.pop()
+            inside.remove(id(last.value))
+            opened[-1].take(last.value, last.digest())
+        elif (plain := _without_parts(part)) is not None:
+            last.take(part, plain)
+        elif id(part) in inside:
+            last.take(part, b"again")
+        else:
+            inside.add(id(part))
+            opened.append(_Opened(part, _parts(part)))
 
 
-def _feed(hasher: Any, value: Any, above: tuple[int, ...]) -> None:
-    hasher.update(f"{type(value).__qualname__}(".encode())
+_END = object()
+
+
+class _Opened:
+    """An object whose parts are being hashed."""
+
+    def __init__(self, value: Any, parts: Iterator[Any]) -> None:
+        self.value = value
+        self.parts = parts
+        self._held: list[bytes] = []
+
+    def take(self, part: Any, held: bytes) -> None:
+        """Note the next part, and what that holds."""
+        self._held.append(b"%b(%d)%b" % (type(part).__qualname__.encode(), len(held), held))
+
+    def digest(self) -> bytes:
+        is_set = isinstance(self.value, set | frozenset)
+        return _hash(b"".join(sorted(self._held) if is_set else self._held))
+
+
+def _without_parts(value: Any) -> bytes | None:
+    """What an object is that is made of no others; None for one that is."""
     if isinstance(value, _PLAIN):
-        hasher.update(value if isinstance(value, bytes) else repr(value).encode(errors="replace"))
-    elif isinstance(value, torch.Tensor) or (
-        isinstance(value, np.ndarray) and not value.dtype.hasobject
-    ):
+        return value if isinstance(value, bytes) else repr(value).encode(errors="replace")
+    if isinstance(value, torch.Tensor | np.ndarray):
+        if _inside(value) is not None or (isinstance(value, np.ndarray) and value.dtype.hasobject):
+            return None
         leaf = _leaf(value, None)
-        hasher.update(f"{leaf.kind}{leaf.shape}".encode() + leaf.digests[0])
-    elif callable(value) and hasattr(value, "__qualname__"):
-        hasher.update(f"{value.__module__}.{value.__qualname__}".encode())
-    elif id(value) in above:
-        hasher.update(b"again")
-    else:
-        for part in _parts(value):
-            _feed(hasher, part, (*above, id(value)))
-    hasher.update(b")")
+        return f"{leaf.kind}{leaf.shape}".encode() + leaf.digests[0]
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}".encode()
+    return None
 
 
 def _parts(value: Any) -> Iterator[Any]:
     """What an object is made of, as far as it says."""
-    if isinstance(value, set | frozenset):
-        yield from sorted(digest(each) for each in value)
-    elif isinstance(value, Mapping):
+    if isinstance(value, list | tuple | set | frozenset):
+        yield from value
+    elif isinstance(value, dict | Mapping):
         for key, each in value.items():
             yield key
             yield each
-    elif isinstance(value, list | tuple | np.ndarray):
-        yield from value
+    elif isinstance(value, np.ndarray):
+        yield value.shape
+        yield from value.flat
+    elif isinstance(value, torch.Tensor):
+        for _, block in _blocks(value) or ():
+            yield block
     else:
         # As pickle would, but part by part: a pickle depends on which parts are one object.
         try:
