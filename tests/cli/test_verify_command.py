@@ -220,7 +220,7 @@ def test_bad_input_ends_with_status_2_and_plain_words(factory, shop, capsys):
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--batches", "0", "batches must be at least 1, found 0"),
+        ("--batches", "0", "batches must be at least 2, found 0"),
         ("--seconds", "-1", "seconds must be finite and above 0"),
         ("--workers", "-1", "workers must be at least 0"),
         ("--batches", "many", "'--batches'"),

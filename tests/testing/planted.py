@@ -147,6 +147,15 @@ class OrderOfSet(Samples):
         return self.labels[index]
 
 
+class HalfUnreadable(Samples):
+    """What the other rank reads cannot be read."""
+
+    def __getitem__(self, index):
+        if index % 2 == 0:
+            raise OSError("not this one")
+        return self.data[index]
+
+
 class OtherLength(Samples):
     def __init__(self) -> None:
         super().__init__()
@@ -220,6 +229,34 @@ class StateWithoutBuffer(IterableDataset):
         self.at = state["at"]
 
 
+class OnlyOnce(IterableDataset):
+    """Its numbers come once, and then never again."""
+
+    def __init__(self) -> None:
+        self.numbers = iter(range(5))
+
+    def __iter__(self):
+        return self.numbers
+
+
+class StateInBytes(IterableDataset):
+    """Its state counts bytes, and is taken for a count of lines: no line is left after that."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < LENGTH:
+            self.at += 1
+            yield torch.tensor([self.at])
+
+    def state_dict(self):
+        return {"at": self.at * 128}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
 class CountingSampler:
     """Every pass begins one index later, and nobody puts that back."""
 
@@ -240,11 +277,17 @@ def wrong(name: str):
         "collate": lambda: loader(Samples(), collate_fn=collate_by_worker, num_workers=2),
         "falls over": lambda: loader(FallsOver()),
         "late": lambda: loader(LateClock()),
+        "half unreadable": lambda: loader(
+            HalfUnreadable(), rank=1, world_size=2, strategy="distributed"
+        ),
         "init": lambda: loader(Samples(), worker_init_fn=mark_worker, num_workers=2),
         "seed": lambda: loader(Samples(), seed=time.time_ns()),
         "shuffled in place": lambda: loader(ShuffledInPlace()),
         "streamed generator": lambda: loader(Streamed(), num_workers=2),
         "state": lambda: loader(StateWithoutBuffer()),
+        "bytes": lambda: loader(StateInBytes()),
+        "bytes in a worker": lambda: loader(StateInBytes(), num_workers=1, persistent_workers=True),
+        "bytes in threads": lambda: loader(StateInBytes(), engine="threads"),
         "sampler": lambda: loader(Samples(), sampler=CountingSampler()),
         "randomness": lambda: loader(Drawing(), randomness=False),
     }

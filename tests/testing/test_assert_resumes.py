@@ -55,7 +55,7 @@ def test_an_error_at_a_resume_is_a_difference():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"batches": 0}, OptionError, "batches must be at least 1, found 0"),
+        ({"batches": 1}, OptionError, "batches must be at least 2, found 1"),
         ({"batches": 2.5}, OptionTypeError, "batches must be an int"),
         ({"seconds": 0}, OptionError, "seconds must be finite and above 0"),
         ({"workers": [-1]}, OptionError, "workers must be at least 0, found -1"),
@@ -94,16 +94,27 @@ def hurry(monkeypatch):
 
 
 def test_what_there_is_no_time_for_is_not_run_and_the_rest_counts(hurry):
-    report = verify(planted.make_clean("tensors"), on_check=hurry, **QUICK)
+    def hurry_after_a_resume(check):
+        if check.name.startswith("after"):
+            hurry(check)
+
+    report = verify(planted.make_clean("tensors"), on_check=hurry_after_a_resume, **QUICK)
     assert report.is_exact
     outcomes = [check.outcome for check in report.checks]
-    assert outcomes == ["exact"] + ["not run"] * 7
-    assert "EXACT: all 1 checks, bit by bit. 7 more were not run." in str(report)
+    assert outcomes == ["exact"] * 2 + ["not run"] * 6
+    assert "EXACT: all 2 checks, bit by bit. 6 more were not run." in str(report)
+    assert {check.words for check in report.checks} == {"", "the time was up"}
 
 
-def test_where_there_was_no_time_at_all_nothing_is_claimed(hurry):
-    with pytest.raises(FactoryError, match="nothing could be compared within 120 seconds"):
-        verify(planted.make_clean("tensors"), on_start=hurry, **QUICK)
+@pytest.mark.parametrize("when", ["on_start", "on_check"])
+def test_where_there_was_no_time_for_a_resume_nothing_is_claimed(when, hurry):
+    with pytest.raises(FactoryError, match="no resume could be compared within 120 seconds"):
+        verify(planted.make_clean("tensors"), **{when: hurry}, **QUICK)
+
+
+def test_a_loader_of_one_batch_has_nothing_to_resume():
+    with pytest.raises(FactoryError, match="delivered a single batch, so there is no resume"):
+        verify(lambda: StatefulDataLoader(planted.OnlyOnce(), 8))
 
 
 def test_a_run_whose_time_is_up_ends_after_the_batch_in_hand():

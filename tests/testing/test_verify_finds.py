@@ -76,9 +76,29 @@ def test_a_defect_of_an_iterable_is_named_whatever_its_lanes():
     assert "Streamed.rng" in report.cause.words
 
 
+@pytest.mark.parametrize("name", ["bytes", "bytes in a worker", "bytes in threads"])
+def test_a_resume_that_delivers_nothing_is_a_difference(name):
+    report = verify(planted.make_wrong(name), batches=6, points=0, workers=(0, 2))
+    assert not report.is_exact
+    resumes = [check for check in report.checks if check.name.startswith("after")]
+    assert {check.outcome for check in resumes} == {"differs"}
+    assert resumes[0].words == "expected batch 2 of epoch 0, found none"
+    assert report.cause is not None
+    assert report.cause.kind == "state"
+
+
 def test_a_hash_seed_that_the_user_has_set_is_part_of_all_runs(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     assert verify(planted.make_wrong("HashOfStrings"), **QUICK).is_exact
+
+
+def test_samples_that_cannot_be_read_on_one_rank_are_told_so():
+    report = verify(planted.make_wrong("half unreadable"), **QUICK)
+    left = [check for check in report.checks if check.outcome == "not run"]
+    assert {"on 2 ranks, then on 1", "with batches of 8"} <= {
+        check.name.partition(", ")[2] for check in left
+    }
+    assert {check.words.partition(": ")[2] for check in left} == {"OSError: not this one"}
 
 
 # Factories that no other process can import

@@ -14,7 +14,10 @@ Samples: TypeAlias = Mapping[tuple[int, int], Contents]  # by epoch and position
 def unequal_batches(
     expected: Sequence[Delivered], found: Sequence[Delivered]
 ) -> tuple[int, str] | None:
-    """Say after how many batches two runs differ first, and how; None where they are equal."""
+    """Say after how many batches a run differs first from all that is expected of it, and how.
+
+    None where it does not; that it has more is no difference.
+    """
     for number, (one, other) in enumerate(zip(expected, found, strict=False)):
         if (one.epoch, one.number) != (other.epoch, other.number):
             words = (
@@ -25,6 +28,9 @@ def unequal_batches(
         differing = difference(one.contents[0], other.contents[0])
         if differing is not None:
             return number, _words(one, differing, differing.sample)
+    if len(found) < len(expected):
+        missing = expected[len(found)]
+        return len(found), f"expected batch {missing.number} of epoch {missing.epoch}, found none"
     return None
 
 

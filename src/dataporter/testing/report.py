@@ -78,7 +78,7 @@ class Report:
     def _verdict(self) -> Iterator[str]:
         tried = len(self._with("exact")) + len(self._with("differs"))
         unrun = len(self._with("not run"))
-        rest = f" {unrun} more were not run." if unrun else ""
+        rest = f" {unrun} more {'was' if unrun == 1 else 'were'} not run." if unrun else ""
         if self.is_exact:
             yield _wrapped(f"EXACT: all {tried} checks, bit by bit.{rest}", "", "  ")
             return

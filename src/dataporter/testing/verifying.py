@@ -24,6 +24,12 @@ _REFERENCE_SHARE = 0.3  # of the seconds, that the uninterrupted run may take
 _SEARCHED_BATCHES = 4  # in which a cause is looked for
 _PASSES = 2  # that are gone over at most
 
+# Why a check tells nothing.
+_TIME_UP = "the time was up"
+_KILLED = "a process of the verification was killed"
+_SPARED = "the workers had ended before they could be killed"
+_NOTHING_LEFT = "no batch was left for it"
+
 
 def assert_resumes_exactly(make_loader: Callable[[], Any] | str, **options: Any) -> Report:
     """Raise `NotExactError`, an AssertionError, unless a loader resumes exactly.
@@ -94,10 +100,10 @@ def verify(
                 on_check(check)
             if fail_fast and check.outcome == "differs":
                 break
-    if not any(check.outcome in ("exact", "differs") for check in checks):
+    if not verification.has_told:
         msg = (
-            f"nothing could be compared within {seconds:g} seconds. Give more seconds, or fewer "
-            f"than {batches} batches."
+            f"no resume could be compared within {seconds:g} seconds, so nothing is known. Give "
+            f"more seconds, or fewer than {batches} batches."
         )
         raise FactoryError(msg)
     return replace(
@@ -106,7 +112,7 @@ def verify(
 
 
 def _check_options(batches: int, seconds: float, points: int) -> None:
-    check_int("batches", batches, least=1)
+    check_int("batches", batches, least=2)  # one before an interruption, one after it
     check_number("seconds", seconds, above=0)
     check_int("points", points, least=0)
 
@@ -125,6 +131,7 @@ class _Verification:
         self._samples: Samples | None = None
         self._cause: Cause | None = None
         self._checks_left = 0
+        self.has_told = False  # of a difference, or of a resume without one
 
     def _uninterrupted(self, batches: int) -> tuple[Facts, Played]:
         request = Play(batches=batches, seconds=self._seconds * _REFERENCE_SHARE, passes=_PASSES)
@@ -146,6 +153,13 @@ class _Verification:
         if not played.delivered:
             msg = f"the loader over {facts.dataset} delivered no batch. Give it some data."
             raise FactoryError(msg)
+        if len(played.delivered) == 1:
+            msg = (
+                f"the loader over {facts.dataset} delivered a single batch"
+                f"{' before its time was up' if played.out_of_time else ''}, so there is no resume "
+                "to compare. Give it more data, smaller batches or more seconds."
+            )
+            raise FactoryError(msg)
         return facts, played
 
     def planned(self, variety: Variety, chance: random.Random) -> list[Interruption | Left]:
@@ -157,31 +171,38 @@ class _Verification:
         return found
 
     def check(self, planned: Interruption | Left) -> Check:
-        """Try one interruption."""
+        """Try one interruption, or say why not."""
         self._checks_left -= 1
         if isinstance(planned, Left):
             return Check(name=planned.name, outcome="skipped", words=planned.reason)
-        unrun = Check(name=planned.name, outcome="not run", words="the time was up")
+        try:
+            check = self._tried(planned)
+        except _UnrunError as error:
+            return Check(name=planned.name, outcome="not run", words=str(error))
+        self.has_told |= check.outcome == "differs" or planned.start > 0
+        return check
+
+    def _tried(self, planned: Interruption) -> Check:
         if self._laboratory.seconds_left <= 0:
-            return unrun
+            raise _UnrunError(_TIME_UP)
         trial = _Trial(self, planned)
         try:
             words = trial.difference()
         except TimeUpError:
-            return unrun
+            raise _UnrunError(_TIME_UP) from None
         except ProcessEndedError:
-            return replace(unrun, words="a process of the verification was killed")
+            raise _UnrunError(_KILLED) from None
         except FactoryError as error:
             if self._laboratory.seconds_left <= 0:
-                return unrun
+                raise _UnrunError(_TIME_UP) from None
             return Check(name=planned.name, outcome="differs", words=str(error))
         if words is not None:
             self._cause = self._cause or self._find_cause(planned, trial)
             return Check(name=planned.name, outcome="differs", words=words)
         if not trial.compared:
-            return unrun
+            raise _UnrunError(_TIME_UP if trial.out_of_time else _NOTHING_LEFT)
         if trial.spared_workers:
-            return replace(unrun, words="the workers had ended before they could be killed")
+            raise _UnrunError(_SPARED)
         return Check(name=planned.name, outcome="exact", batches=trial.compared)
 
     def _find_cause(self, planned: Interruption, trial: _Trial) -> Cause:
@@ -229,6 +250,9 @@ class _Verification:
                 passes=1,
             )
             played = self.play(request, HERE)
+            if played.problem is not None:
+                msg = f"its samples cannot be told apart on one rank: {played.problem.words}"
+                raise _UnrunError(msg)
             self._samples = samples_of(played.delivered)
         return self._samples
 
@@ -254,6 +278,10 @@ class _Verification:
         )
 
 
+class _UnrunError(Exception):
+    """A check tells nothing, and why."""
+
+
 class _Trial:
     """One interruption, tried."""
 
@@ -263,6 +291,7 @@ class _Trial:
         self.compared = 0  # batches that were equal
         self.problem: Problem | None = None
         self.spared_workers = False  # that were to be killed
+        self.out_of_time = False
         facts = verification.facts
         self._position = planned.start * facts.world_size * (facts.batch_size or 1)
 
@@ -273,9 +302,11 @@ class _Trial:
         for leg in planned.legs:
             first: Played | None = None
             for rank in range(leg.world_size):
-                played = self._played(leg, rank, state, done)
+                request = self._request(leg, rank, state, done)
+                played = self._played(request)
                 self.spared_workers = bool(leg.kills) and not played.killed
-                words = self._unequal(played, done, twice=leg.twice)
+                self.out_of_time |= played.out_of_time
+                words = self._unequal(request, played, done)
                 if words is not None:
                     return words
                 first = first or played
@@ -289,7 +320,7 @@ class _Trial:
         """How many samples a leg has in a batch."""
         return leg.options.get("batch_size", self._verification.facts.batch_size) or 1
 
-    def _played(self, leg: Leg, rank: int, state: bytes, done: int) -> Played:
+    def _request(self, leg: Leg, rank: int, state: bytes, done: int) -> Play:
         run = self._verification
         request = Play(
             options=leg.options,
@@ -299,31 +330,40 @@ class _Trial:
             twice=leg.twice,
             worker=leg.worker,
         )
-        if self._planned.by_sample:
-            left = len(run.samples()) - self._position
-            steps = max(-(-left // (self._size(leg) * leg.world_size)), 0)
-            request = replace(
-                request,
-                options={**leg.options, "rank": rank, "world_size": leg.world_size},
-                batches=min(leg.steps or steps, steps),
-                as_samples=True,
-                passes=1,
-            )
-        if request.batches == 0:
-            return Played(states=[state])
-        return run.play(request, Where(1) if self._planned.in_new_interpreter else HERE)
+        if not self._planned.by_sample:
+            return request
+        left = len(run.samples()) - self._position
+        steps = max(-(-left // (self._size(leg) * leg.world_size)), 0)
+        return replace(
+            request,
+            options={**leg.options, "rank": rank, "world_size": leg.world_size},
+            batches=min(leg.steps or steps, steps),
+            as_samples=True,
+            passes=1,
+        )
 
-    def _unequal(self, played: Played, done: int, *, twice: bool) -> str | None:
-        run = self._verification
+    def _played(self, request: Play) -> Played:
+        if request.batches == 0:
+            return Played(states=[request.state or b""])
+        where = Where(1) if self._planned.in_new_interpreter else HERE
+        return self._verification.play(request, where)
+
+    def _unequal(self, request: Play, played: Played, done: int) -> str | None:
         found = played.delivered
-        if self._planned.by_sample:
-            words = unequal_samples(run.samples(), found)
+        was_cut = played.out_of_time or played.problem is not None
+        if request.as_samples:
+            words = unequal_samples(self._verification.samples(), found)
+            # The last batch may be dropped, or be another rank's.
+            if words is None and not was_cut and len(found) < request.batches - 1:
+                words = f"expected {request.batches} batches, found {len(found)}"
         else:
-            expected = run.batches[done : done + (played.first or len(found))]
-            unequal = unequal_batches(expected * 2 if twice else expected, found)
+            count = (played.first or len(found)) if was_cut else request.batches
+            once = self._verification.batches[done : done + count]
+            expected = once * 2 if request.twice else once
+            unequal = unequal_batches(expected[: len(found)] if was_cut else expected, found)
             words = None if unequal is None else unequal[1]
             if unequal is not None:
-                self.compared += unequal[0] % len(expected)
+                self.compared += unequal[0] % len(once)
         if words is None and played.problem is not None:
             self.problem = played.problem
             words = played.problem.words
