@@ -156,6 +156,17 @@ class HalfUnreadable(Samples):
         return self.data[index]
 
 
+class OrderOfTwo(Samples):
+    """A set of two strings is in the same order in every second interpreter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.labels = list({"male", "female"})
+
+    def __getitem__(self, index):
+        return self.labels[index % 2]
+
+
 class OtherLength(Samples):
     def __init__(self) -> None:
         super().__init__()

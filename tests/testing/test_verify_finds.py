@@ -1,7 +1,10 @@
 """Datasets that are wrong in one way are found, and the way is named; clean ones pass."""
 
+import ast
 import os
 import random
+import subprocess
+import sys
 
 import planted
 import planted_rows
@@ -9,7 +12,7 @@ import pytest
 import torch
 
 from dataporter import ResumableDataLoader
-from dataporter.testing import verify
+from dataporter.testing import laboratory, verify
 
 QUICK = {"batches": 12, "points": 0, "workers": (2,), "fail_fast": True}
 
@@ -26,6 +29,7 @@ DEFECTS = {
     "AugmentedCache": ("cache", "AugmentedCache.cache"),
     "HashOfStrings": ("hash", "hash() of strings"),
     "OrderOfSet": ("hash", "the order of a set"),
+    "OrderOfTwo": ("hash", "the order of a set"),
     "OtherLength": ("length", "another length in another process"),
     "Unseeded": ("entropy", "random numbers that nobody has seeded"),
     "collate": ("workers", "which worker it is in (in collate_fn or converter)"),
@@ -85,6 +89,27 @@ def test_a_resume_that_delivers_nothing_is_a_difference(name):
     assert resumes[0].words == "expected batch 2 of epoch 0, found none"
     assert report.cause is not None
     assert report.cause.kind == "state"
+
+
+PAIRS = """
+    male/female man/woman boy/girl train/val train/test train/valid real/fake left/right yes/no
+    true/false pos/neg positive/negative 0/1 a/b x/y cat/dog spam/ham good/bad image/label
+    image/text input/target question/answer chosen/rejected high/low benign/malignant M/F 1/2
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 hashes strings in another way")
+def test_interpreters_differ_in_the_order_of_common_pairs_of_strings():
+    pairs = [pair.split("/") for pair in PAIRS.split()]
+    script = f"print([list(set(pair)) for pair in {pairs}])"
+    orders = [
+        subprocess.check_output(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, text=True
+        )
+        for seed in laboratory._HASH_SEEDS
+    ]
+    for pair, *found in zip(pairs, *map(ast.literal_eval, orders), strict=True):
+        assert any(order != found[0] for order in found), pair
 
 
 def test_a_hash_seed_that_the_user_has_set_is_part_of_all_runs(monkeypatch):

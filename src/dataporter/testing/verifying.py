@@ -185,6 +185,8 @@ class _Verification:
     def _tried(self, planned: Interruption) -> Check:
         if self._laboratory.seconds_left <= 0:
             raise _UnrunError(_TIME_UP)
+        if planned.in_new_interpreter:
+            self._laboratory.take_another_interpreter()
         trial = _Trial(self, planned)
         try:
             words = trial.difference()
