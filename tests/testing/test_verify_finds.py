@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import types
 
 import planted
 import planted_rows
@@ -140,6 +141,22 @@ def test_a_function_in_a_function_is_verified_but_for_a_new_interpreter():
     (skipped,) = [check for check in report.checks if check.outcome == "skipped"]
     assert skipped.name == "a new interpreter"
     assert "top level of a module" in skipped.words
+
+
+def test_a_function_of_a_module_that_only_this_process_finds_is_verified_as_such(monkeypatch):
+    def make_loader():
+        return ResumableDataLoader(torch.arange(30), batch_size=4, shuffle=True)
+
+    make_loader.__module__, make_loader.__qualname__ = "nowhere_on_disk", "make_loader"
+    module = types.ModuleType("nowhere_on_disk")
+    module.make_loader = make_loader
+    monkeypatch.setitem(sys.modules, "nowhere_on_disk", module)
+    report = verify(make_loader, batches=5, points=0, workers=(1,), world_sizes=(2,))
+    assert report.is_exact
+    (skipped,) = [check for check in report.checks if check.outcome == "skipped"]
+    assert skipped.name == "a new interpreter"
+    assert "No module named 'nowhere_on_disk'" in skipped.words
+    assert "imported by its name" in skipped.words
 
 
 @pytest.mark.parametrize(

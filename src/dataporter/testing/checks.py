@@ -59,29 +59,26 @@ def interruptions(
     variety: Variety,
     chance: random.Random,
     *,
-    importable: bool,
+    why_not_importable: str,
 ) -> Iterator[Interruption | Left]:
     """What to put a loader through whose batches were of these epochs, what tells most first."""
     points = _Points(epochs, variety.points, chance)
     # New interpreters take seconds to start, so they do that while something else is tried.
-    if not importable:
-        reason = (
-            "another process cannot import this factory: make it a function at the top level of "
-            "a module"
-        )
+    if why_not_importable:
+        reason = f"another process cannot import this factory: {why_not_importable}"
         yield Left(name="a new interpreter", reason=reason)
     else:
         name = "the same run in a new interpreter"
         yield Interruption(name=name, start=0, in_new_interpreter=True)
     yield from _with_workers(facts, points, variety.workers)
     yield from _with_kills(facts, points)
-    if importable:
+    if not why_not_importable:
         name = f"{_after(1)}, in a new interpreter"
         yield Interruption(name=name, start=1, in_new_interpreter=True)
     yield from _in_one_process(facts, points)
     yield from _with_batch_sizes(facts, points, variety.batch_sizes)
     yield from _with_world_sizes(facts, points, variety.world_sizes)
-    if importable:
+    if not why_not_importable:
         name = "the same run in one more interpreter"
         yield Interruption(name=name, start=0, in_new_interpreter=True)
 

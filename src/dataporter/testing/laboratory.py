@@ -29,6 +29,7 @@ from dataporter.testing.standing_still import Still
 # labels are made of ("male" and "female", "train" and "val"): they do to 199, with the hash of
 # Python 3.11 and later. Any four seeds do to 7 of 8 pairs if strings go into the set in one order.
 _HASH_SEEDS = ("16126", "16245", "28951", "190666")
+_TOP_LEVEL = "make it a function at the top level of a module that can be imported by its name"
 _SECONDS_TO_START = 120  # an interpreter that imports torch; they are not counted as the loader's
 
 
@@ -61,6 +62,8 @@ class Laboratory:
         self._shows_output = shows_output
         self._hosts: dict[Where, Process] = {}
         self._pickled = factory if isinstance(factory, str) else _pickled(factory)
+        # And what to do about it; empty where another interpreter does find the factory.
+        self.why_not_importable = _TOP_LEVEL if self._pickled is None else ""
         self._hash_seeds: tuple[str, ...] = _HASH_SEEDS
         self._other = 0  # which of the hash seeds the other interpreter has, once there is one
         # A user who has set it has it in all runs; that is then no difference between them.
@@ -80,7 +83,7 @@ class Laboratory:
 
     @property
     def is_importable(self) -> bool:
-        """Whether another interpreter finds the factory too."""
+        """Whether another interpreter finds the factory too, as far as that was tried."""
         return self._pickled is not None
 
     def take_another_interpreter(self) -> None:
@@ -139,7 +142,13 @@ class Laboratory:
             except TimeUpError:
                 raise FactoryError(self._too_long("its import has not ended")) from None
             if problem is not None:
-                raise _raised(problem, "the import failed")
+                if isinstance(self._factory, str) or not self.is_importable or where != HERE:
+                    raise _raised(problem, "the import failed")
+                # Found by this process alone, as pytest's --import-mode=importlib has it.
+                self._pickled = None
+                self.why_not_importable = f"{problem.words}; {_TOP_LEVEL}"
+                self._hosts.pop(where).kill()
+                return self._host(where)
         return self._hosts[where]
 
     def _started(self, where: Where) -> Process:

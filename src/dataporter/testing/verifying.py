@@ -165,8 +165,9 @@ class _Verification:
     def planned(self, variety: Variety, chance: random.Random) -> list[Interruption | Left]:
         """What the loader is put through."""
         epochs = [batch.epoch for batch in self._reference.delivered]
-        importable = self._laboratory.is_importable
-        found = list(interruptions(self._facts, epochs, variety, chance, importable=importable))
+        why_not = self._laboratory.why_not_importable
+        plan = interruptions(self._facts, epochs, variety, chance, why_not_importable=why_not)
+        found = list(plan)
         self._checks_left = len(found)
         return found
 
