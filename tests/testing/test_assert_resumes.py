@@ -124,6 +124,20 @@ def test_a_run_whose_time_is_up_ends_after_the_batch_in_hand():
     assert len(played.delivered) == 1
 
 
+# What is left out, and how things are called
+
+
+def test_the_loaders_own_batch_size_and_a_single_rank_are_named_as_what_they_are():
+    sizes = {"batch_sizes": (4, 5), "world_sizes": (1, 2)}
+    report = verify(planted.make_clean("tensors"), **{**QUICK, **sizes})
+    own, *others = [each for each in report.checks if re.search("batches of|rank", each.name)]
+    assert (own.name, own.outcome) == ("batches of 4", "skipped")
+    assert own.words == "that is the loader's own batch size"
+    names = [check.name.partition(", ")[2] for check in others]
+    assert names == ["with batches of 5", "on 1 rank", "on 2 ranks, then on 1"]
+    assert {check.outcome for check in others} == {"exact"}
+
+
 # Made with other options
 
 

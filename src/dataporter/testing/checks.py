@@ -167,16 +167,18 @@ def _with_batch_sizes(
         return
     own = facts.batch_size or 1
     if sizes is None:
-        sizes = list(dict.fromkeys([2 * own, max(own // 2, 1), own + 1]))
+        sizes = sorted({2 * own, max(own // 2, 1), own + 1} - {own})
     for size in sizes:
-        if size != own:
-            point = points.in_first_epoch()
-            yield Interruption(
-                name=f"{_after(point)}, with batches of {size}",
-                start=point,
-                legs=(Leg(options={"batch_size": size}),),
-                by_sample=True,
-            )
+        if size == own:
+            yield Left(name=f"batches of {size}", reason="that is the loader's own batch size")
+            continue
+        point = points.in_first_epoch()
+        yield Interruption(
+            name=f"{_after(point)}, with batches of {size}",
+            start=point,
+            legs=(Leg(options={"batch_size": size}),),
+            by_sample=True,
+        )
 
 
 def _with_world_sizes(
@@ -191,10 +193,12 @@ def _with_world_sizes(
     inline = {"num_workers": 0}  # workers of several ranks would only take time
     for size in (2, 3) if sizes is None else sizes:
         point = points.in_first_epoch()
+        ranks = "1 rank" if size == 1 else f"{size} ranks, then on 1"
+        some = Leg(options=inline, world_size=size, steps=_SOME_STEPS)
         yield Interruption(
-            name=f"{_after(point)}, on {size} ranks, then on 1",
+            name=f"{_after(point)}, on {ranks}",
             start=point,
-            legs=(Leg(options=inline, world_size=size, steps=_SOME_STEPS), Leg(options=inline)),
+            legs=(Leg(options=inline),) if size == 1 else (some, Leg(options=inline)),
             by_sample=True,
         )
 
