@@ -73,6 +73,9 @@ def verify(
     and numbers of ranks are put in the place of its own on their way into the constructor of
     `ResumableDataLoader`. What cannot be varied is left out, and the report says why.
 
+    Environment variables, files and the machine are the same in all runs: what samples take from
+    these is not found.
+
     The uninterrupted run is of `batches` batches, two epochs at most. `seconds` bound all of
     it: what there is no time for is not run. `points` of the interruptions are random, by
     `seed`. With `fail_fast`, nothing is run after the first difference. `on_start` is told what
