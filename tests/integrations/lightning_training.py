@@ -39,8 +39,11 @@ class Stream(IterableDataset):
 
     at = 0
 
+    def __init__(self, samples=SAMPLES):
+        self.samples = samples
+
     def __iter__(self):
-        while self.at < SAMPLES:
+        while self.at < self.samples:
             self.at += 1
             yield self.at - 1, torch.tensor([self.at / 10, 1.0]) + torch.rand(2)
         self.at = 0

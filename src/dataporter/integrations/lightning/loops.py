@@ -9,6 +9,8 @@ Everything that this package knows of Lightning's insides is here, as little as 
   ahead, to know the last batch when it comes.
 - `setup_data()` makes the loaders and begins their first pass, before any callback can say
   where; sometimes before the checkpoint was read.
+- Where loaders are repeated, an epoch ends once each of them has come to its end, and what
+  iterates them knows which have `_consumed` their data.
 """
 
 from __future__ import annotations
@@ -45,17 +47,52 @@ def has_come_to_its_end(trainer: Trainer) -> bool:
     return has_epochs or 0 <= steps <= trainer.global_step
 
 
-def unused_batches(trainer: Trainer, loader: Any, *, begun: bool) -> int:
-    """Batches of a loader that were fetched and not trained on, since training has `begun`."""
+def unused_batches(trainer: Trainer, *, begun: bool) -> int:
+    """Batches of one loader that were fetched and not trained on, since training has `begun`."""
     fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001  only it knows what it holds
-    if fetcher is None or _gives_its_iterator(fetcher):
+    if fetcher is None or not fetches_by_itself(fetcher):
         return 0
-    trained = _batches(trainer).processed if begun else 0
-    unused = fetcher.fetched - trained
-    if _mode(trainer) == "max_size" and loader.state_dict()["finished"]:
-        # It has handed over nothing since, while the other loaders went on.
-        unused = min(unused, loader.batches_processed - trained)
-    return min(max(unused, 0), MOST_UNUSED)
+    trained = batches_trained(trainer) if begun else 0
+    return min(max(fetcher.fetched - trained, 0), MOST_UNUSED)
+
+
+def batches_trained(trainer: Trainer) -> int:
+    """Batches of the epoch that have been trained on."""
+    return int(_batches(trainer).processed)
+
+
+def has_several(trainer: Trainer) -> bool:
+    """Whether there are several loaders, and any has a state."""
+    combined = trainer.fit_loop._combined_loader  # noqa: SLF001
+    has_fetcher = trainer.fit_loop._data_fetcher is not None  # noqa: SLF001
+    if combined is None or not has_fetcher:
+        return False
+    return len(combined.flattened) > 1 and bool(stateful_loaders(trainer))
+
+
+def asks_for_loaders(trainer: Trainer) -> bool:
+    """Whether the next epoch begins with loaders that are asked for anew."""
+    return bool(trainer.fit_loop._should_reload_train_dl)  # noqa: SLF001
+
+
+def fetches_by_itself(fetcher: Any) -> bool:
+    """Whether that is not left to `training_step`, which takes as many batches as it likes."""
+    return not hasattr(fetcher, "iterator_wrapper")
+
+
+def ended(combined: Any) -> list[bool]:
+    """Whether each of the loaders has come to its end in this epoch, to be read and changed.
+
+    Empty where no loader is repeated.
+    """
+    return getattr(combined._iterator, "_consumed", [])  # noqa: SLF001
+
+
+def told_samplers(loader: Any) -> list[Any]:
+    """The samplers of a loader that Lightning tells each epoch, once it has begun."""
+    inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    each = (getattr(loader, "sampler", None), inner)
+    return [sampler for sampler in each if callable(getattr(sampler, "set_epoch", None))]
 
 
 def ends_with_the_shortest(trainer: Trainer) -> bool:
@@ -63,14 +100,8 @@ def ends_with_the_shortest(trainer: Trainer) -> bool:
     return _mode(trainer) == "min_size"
 
 
-def looks_ahead(trainer: Trainer) -> bool:
-    """Whether the fetcher holds a batch before it is asked for one."""
-    fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001
-    return bool(getattr(fetcher, "batches", ()))
-
-
 def begin_passes(trainer: Trainer) -> None:
-    """Begin new passes over all loaders, in place of those that `setup_data` began."""
+    """Begin new passes, in place of those that `setup_data` began."""
     fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001
     if fetcher is not None:
         iter(fetcher)
@@ -145,8 +176,3 @@ def _mode(trainer: Trainer) -> str | None:
 def _batches(trainer: Trainer) -> Any:
     """The counters of the epoch's batches."""
     return trainer.fit_loop.epoch_loop.batch_progress.current
-
-
-def _gives_its_iterator(fetcher: Any) -> bool:
-    """Whether `training_step` fetches for itself, as many batches as it likes."""
-    return hasattr(fetcher, "iterator_wrapper")

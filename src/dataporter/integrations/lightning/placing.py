@@ -1,4 +1,4 @@
-"""Putting the loaders of a trainer to a position, after it has begun to iterate them."""
+"""Putting a loader of a trainer to a position, after it has begun to iterate it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from dataporter.samplers import is_own
 State: TypeAlias = Any  # a loader's state, or the list of those of all ranks
 
 
-def place(
-    trainer: Trainer, loaders: Sequence[Any], states: Sequence[State], epoch: int, *, goes_on: bool
-) -> None:
-    """Have loaders go on where they stood in `epoch`, or begin it after an earlier one."""
-    pairs = list(zip(loaders, states, strict=True))
-    ordered = [(loader, state) for loader, state in pairs if has_order(loader)]
-    others = [(loader, state) for loader, state in pairs if not has_order(loader)]
-    looks_ahead = loops.looks_ahead(trainer)
-    for loader, state in others:
-        if not isinstance(loader, ResumableDataLoader):
-            if goes_on:
-                loader.load_state_dict(state)
-        elif goes_on:
-            _go_on(loader, state)
-        else:
-            _end(loader, state)
-    if looks_ahead:
-        _seek(ordered, epoch, goes_on=goes_on)
-    if others or looks_ahead:
-        loops.begin_passes(trainer)
-    if not looks_ahead:
-        # Into passes that have begun: at their next batch they take note of what the trainer
-        # has told the sampler since, which would have the next pass repeat this epoch.
-        _seek(ordered, epoch, goes_on=goes_on)
+def place(trainer: Trainer, loader: Any, state: State, epoch: int, *, goes_on: bool) -> None:
+    """Have a trainer's loader go on where it stood in `epoch`, or begin it after an earlier one."""
+    if has_order(loader):
+        # Into a pass that has begun: at its next batch it takes note of what the trainer has told
+        # the sampler since, which would have the next pass repeat this epoch.
+        go_on(loader, state)
+        if not goes_on:  # that it could is a check of the state
+            loader.load_state_dict(at_start(loader.state_dict(), epoch))
+        return
+    if not isinstance(loader, ResumableDataLoader):
+        if goes_on:
+            loader.load_state_dict(state)
+    elif goes_on:
+        go_on(loader, state)
+    else:
+        _end(loader, state)
+    loops.begin_passes(trainer)
+
+
+def go_on(loader: ResumableDataLoader[Any], state: State) -> None:
+    """Have the next pass continue where a state was taken, or be empty if that was an end."""
+    loader.load_state_dict(state)
+    loader.set_epoch(loader.epoch)  # else one that has ended would begin the next
 
 
 def has_order(loader: object) -> bool:
@@ -61,8 +60,8 @@ def batches_done(trainer: Trainer, loaders: Sequence[Any], states: Sequence[Stat
         for loader, state in zip(loaders, states, strict=True)
         if has_order(loader) and _size(state) != _size(loader.state_dict())
     ]
-    if not moved:
-        return None
+    if not moved or trainer.num_training_batches == float("inf"):
+        return None  # the same as before, or as many as there are
     choose = min if loops.ends_with_the_shortest(trainer) else max
     loader = choose(moved, key=len)
     return len(loader) - _batches_left(loader)
@@ -82,18 +81,6 @@ def _batches_left(loader: ResumableDataLoader[Any]) -> int:
         tail="drop" if loader.drop_last else sampler.tail,
     )
     return plan.num_batches(state["samples_processed"])
-
-
-def _seek(pairs: Sequence[tuple[Any, State]], epoch: int, *, goes_on: bool) -> None:
-    for loader, state in pairs:
-        _go_on(loader, state)
-        if not goes_on:  # that it could is a check of the state
-            loader.load_state_dict(at_start(loader.state_dict(), epoch))
-
-
-def _go_on(loader: ResumableDataLoader[Any], state: State) -> None:
-    loader.load_state_dict(state)
-    loader.set_epoch(loader.epoch)  # so that one that has ended does not begin the next
 
 
 def _end(loader: ResumableDataLoader[Any], state: State) -> None:

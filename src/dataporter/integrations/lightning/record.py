@@ -1,7 +1,8 @@
 """What a checkpoint has to hold beyond what Lightning puts into it: a record.
 
 epoch      whose data the loaders were delivering
-ranks      of each rank: the states of its loaders, and its random generators
+ranks      of each rank: the states of its loaders, which of them have come to their end if
+           they are repeated until all have, and its random generators
 gradients  of an accumulation that is not finished, averaged over the ranks
 
 All ranks make it together, as any checkpoint of Lightning's.
@@ -18,6 +19,7 @@ import torch.distributed as dist
 
 from dataporter.errors import DataPorterWarning
 from dataporter.integrations.lightning.framework import LightningModule, Trainer
+from dataporter.integrations.lightning.several import Moment
 from dataporter.order import Topology
 from dataporter.samplers import group_topology
 from dataporter.training.rng_state import get_rng_state
@@ -32,15 +34,16 @@ def make_record(
     trainer: Trainer,
     module: LightningModule,
     *,
-    states: Sequence[Any],
+    moment: Moment,
     validation: Sequence[Any],
     epoch: int,
     accumulates: bool,
 ) -> dict[str, Any]:
     """Put a record together, of all ranks."""
+    part = {"loaders": moment.states, "ended": moment.ended, "generators": get_rng_state()}
     return {
         "epoch": epoch,
-        "ranks": _gathered({"loaders": list(states), "generators": get_rng_state()}),
+        "ranks": _gathered(part),
         "validation": list(validation),
         "gradients": _gradients(trainer, module) if accumulates else {},
     }
@@ -51,19 +54,24 @@ def bare_record(states: Sequence[Any], checkpoint: Mapping[str, Any]) -> dict[st
     epochs = [state["epoch"] for state in states if isinstance(state, dict) and "epoch" in state]
     return {
         "epoch": min(epochs, default=checkpoint.get("epoch", 0)),
-        "ranks": [{"loaders": list(states), "generators": None}],
+        "ranks": [{"loaders": list(states), "ended": [], "generators": None}],
         "validation": [],
         "gradients": {},
     }
 
 
-def states_in(record: Mapping[str, Any]) -> list[Any]:
+def moment_in(record: Mapping[str, Any]) -> Moment:
     """The states for this rank's loaders; all ranks' states of one where the ranks changed."""
     own = _own_part(record)
     if own is not None:
-        return list(own["loaders"])
+        return Moment(states=own["loaders"], ended=own["ended"])
     each = zip(*(rank["loaders"] for rank in record["ranks"]), strict=True)
-    return [list(states) if "lanes" in states[0] else states[0] for states in each]
+    return Moment(
+        states=[list(states) if "lanes" in states[0] else states[0] for states in each],
+        ended=[
+            all(ranks) for ranks in zip(*(rank["ended"] for rank in record["ranks"]), strict=True)
+        ],
+    )
 
 
 def generators_in(record: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ always, and exactly:
 - The state is that of the batches that were trained on, not of those that were fetched.
 - After the last batch of an epoch comes the next epoch, in its own order.
 - Gradients of an accumulation that is not finished, and the global random generators, go on.
+- Several loaders go on as they were combined, those that were repeated too.
 - Ranks that read lanes of their own get their own states back.
 - On another number of ranks, or with another batch size, the epoch ends where its data does.
 """
@@ -33,9 +34,10 @@ from dataporter.integrations.lightning.record import (
     bare_record,
     generators_in,
     make_record,
+    moment_in,
     put_gradients,
-    states_in,
 )
+from dataporter.integrations.lightning.several import Moment, NotedFetches, noted_fetches
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.training.rng_state import set_rng_state
 
@@ -60,6 +62,7 @@ class ResumeCallback(Callback):
         self._record: dict[str, Any] | None = None  # of the checkpoint, until it is used
         self._epoch = 0  # whose data the loaders are delivering
         self._has_begun = False  # a batch has been fetched to be trained on
+        self._noted: NotedFetches | None = None  # of several loaders
         self._validation: list[Any] = []  # states of validation loaders, until they are used
 
     def __repr__(self) -> str:
@@ -71,20 +74,22 @@ class ResumeCallback(Callback):
         loaders = loops.stateful_loaders(trainer)
         if not loaders:
             return
-        states = [self._state_of(trainer, loader) for loader in loaders]
-        checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = states
+        moment = self._moment(trainer, loaders)
+        checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = moment.states
         checkpoint[KEY] = make_record(
             trainer,
             pl_module,
-            states=states,
+            moment=moment,
             validation=self._validation or _states(loops.validation_loaders(trainer)),
             epoch=self._epoch,
             accumulates=loops.accumulates(trainer),
         )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        del trainer, pl_module, stage
+        del trainer, pl_module
         self._record = None  # of an earlier run, which had nothing left to do
+        if stage == "fit":
+            self._noted = None
 
     def on_load_checkpoint(
         self,
@@ -104,16 +109,17 @@ class ResumeCallback(Callback):
         self._has_begun = False
         loaders = loops.stateful_loaders(trainer)
         present = [self._state_of(trainer, loader) for loader in loaders]
+        self._noted = noted_fetches(trainer)
         self._validation = [] if record is None else record["validation"]
         if record is None:
-            if not loops.looks_ahead(trainer):
-                ordered = [loader for loader in loaders if has_order(loader)]
-                place(trainer, ordered, _states(ordered), self._epoch, goes_on=True)
+            if self._noted is None and all(map(has_order, loaders)):
+                self._place(trainer, loaders, Moment(states=present, ended=[]), goes_on=True)
             return
         goes_on = record["epoch"] == self._epoch
         try:
-            states = _checked(loaders, states_in(record))
-            place(trainer, loaders, states, self._epoch, goes_on=goes_on)
+            moment = moment_in(record)
+            _check_number(loaders, moment.states)
+            self._place(trainer, loaders, moment, goes_on=goes_on)
         except StateError as error:
             if self.on_mismatch == "raise":
                 note = f"{type(self).__name__}(on_mismatch='restart_epoch') begins the epoch anew."
@@ -123,12 +129,16 @@ class ResumeCallback(Callback):
             return
         if not goes_on:
             loops.begin_epoch(trainer)
-        elif (batches := batches_done(trainer, loaders, states)) is not None:
+        elif (batches := batches_done(trainer, loaders, moment.states)) is not None:
             loops.continue_after(trainer, batches)
         put_gradients(pl_module, record["gradients"])
         generators = generators_in(record)
         if generators is not None:
             set_rng_state(generators)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        del pl_module
+        self._noted = noted_fetches(trainer)  # of loaders that may have been made anew
 
     def on_train_batch_start(
         self,
@@ -141,6 +151,8 @@ class ResumeCallback(Callback):
         if batch_idx and not self._has_begun:
             loops.show_progress(trainer, batch_idx)
         self._has_begun = True
+        if self._noted is not None:
+            self._noted.begin_at(batch_idx)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         del pl_module
@@ -154,10 +166,24 @@ class ResumeCallback(Callback):
                 if has_order(loader):
                     loader.load_state_dict(at_start(state, epoch))
 
+    def _moment(self, trainer: Trainer, loaders: list[Any]) -> Moment:
+        if self._noted is not None:
+            return self._noted.unused(loops.batches_trained(trainer))
+        return Moment(states=[self._state_of(trainer, loader) for loader in loaders], ended=[])
+
+    def _place(
+        self, trainer: Trainer, loaders: list[Any], moment: Moment, *, goes_on: bool
+    ) -> None:
+        if self._noted is not None:
+            self._noted.place(trainer, moment, self._epoch, goes_on=goes_on)
+            return
+        for loader, state in zip(loaders, moment.states, strict=True):
+            place(trainer, loader, state, self._epoch, goes_on=goes_on)
+
     def _state_of(self, trainer: Trainer, loader: Any) -> Any:
         if not isinstance(loader, ResumableDataLoader):
             return loader.state_dict()
-        unused = loops.unused_batches(trainer, loader, begun=self._has_begun)
+        unused = loops.unused_batches(trainer, begun=self._has_begun)
         return loader.state_dict(unused=unused)
 
     def _restart(
@@ -175,7 +201,7 @@ class ResumeCallback(Callback):
             at_start(state, self._epoch) if has_order(loader) else state
             for loader, state in zip(loaders, present, strict=True)
         ]
-        place(trainer, loaders, starts, self._epoch, goes_on=True)
+        self._place(trainer, loaders, Moment(states=starts, ended=[]), goes_on=True)
         if goes_on:
             loops.continue_after(trainer, 0)
         else:
@@ -186,10 +212,10 @@ def _states(loaders: list[Any]) -> list[Any]:
     return [loader.state_dict() for loader in loaders]
 
 
-def _checked(loaders: list[Any], states: list[Any]) -> list[Any]:
-    """Return states that are as many as the loaders."""
+def _check_number(loaders: list[Any], states: list[Any]) -> None:
+    """Refuse states that are not as many as the loaders."""
     if len(states) == len(loaders):
-        return states
+        return
     if not states:
         msg = (
             f"the checkpoint has no state of the {len(loaders)} training loaders: it was saved by "
