@@ -2,6 +2,8 @@
 
 import functools
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -15,6 +17,7 @@ from dataporter.testing.processes import (
     send,
     serve,
 )
+from dataporter.testing.standing_still import stand_still
 
 SOON = 30
 
@@ -64,3 +67,43 @@ def test_an_answer_that_does_not_come_is_waited_for_until_the_deadline():
         below.receive(time.monotonic() + 0.05)
     below.kill()
     above.kill()
+
+
+def serving_as_another(channel, context):
+    stand_still("process")
+    serve(channel, None)
+
+
+def test_where_the_process_id_stands_still_a_fork_is_known_by_its_own():
+    above = forked_here(serving_as_another)
+    below = above.fork(functools.partial(answer, after=0), time.monotonic() + SOON)
+    told, _ = below.receive(time.monotonic() + SOON)
+    assert told != below._pid
+    assert is_running(below._pid)
+    below.kill()
+    above.kill()
+
+
+PARALLEL = """
+import time, torch
+from dataporter.testing.processes import forked_here, send
+
+def add(channel, _):
+    torch.ones(4_000_000).exp().sum()
+    send(channel, torch.get_num_threads())
+
+def threads_of_a_fork():
+    fork = forked_here(add)
+    try:
+        return fork.receive(time.monotonic() + 60)
+    finally:
+        fork.kill()
+
+assert threads_of_a_fork() == torch.get_num_threads()
+torch.ones(4_000_000).exp().sum()
+assert threads_of_a_fork() == 1
+"""
+
+
+def test_a_fork_of_what_has_computed_in_parallel_computes_alone():
+    subprocess.run([sys.executable, "-c", PARALLEL], check=True)

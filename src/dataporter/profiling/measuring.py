@@ -55,7 +55,11 @@ class Measured:
 
 
 def measure(channel: socket.socket, factory: Callable[[], Any], request: Request) -> None:
-    """Be a process that measures: say what the loader is like, then what was noted."""
+    """Be a process that measures: say what the loader is like, then what was noted.
+
+    Where the module of the factory has computed in parallel when it was imported, torch has one
+    thread here, since a fork cannot use OpenMP's.
+    """
     try:
         check_factory(factory)
         loader, subject = made_by(factory, request.options)

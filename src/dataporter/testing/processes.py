@@ -7,6 +7,9 @@
 Nurseries differ in how they hash strings, as interpreters do, and stay for a minute without
 work, so that a test suite starts them once. Each process dies with the one above it and is a
 group of its own: to kill it is to kill all that the user's code has started there.
+
+Of a process that has computed in parallel, a fork has OpenMP's records of its threads, but not
+the threads, and would wait for them for ever. Where there may be such, torch has one thread.
 """
 
 from __future__ import annotations
@@ -21,11 +24,15 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
+from os import getpid, getppid  # the true ones, also where others are made to stand still
 from time import monotonic
 from typing import Any, NoReturn, TypeAlias
+
+import torch
 
 from dataporter.child_processes import die_with
 
@@ -120,12 +127,13 @@ def forked_here(task: Task) -> Process:
     """Fork this process, for what no other process can import."""
     ours, theirs = socket.socketpair()
     parent = os.getpid()
+    threads = threading.active_count()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
         pid = os.fork()
     if pid == 0:
         ours.close()
-        _live(theirs, parent, None, task)
+        _live(theirs, parent, threads, None, task)
     theirs.close()
     return Process(ours, receive(ours), is_child=True)
 
@@ -148,9 +156,10 @@ def serve(control: socket.socket, context: Any, *, idle: float | None = None) ->
             os._exit(0)
         _has_children()
         channel = socket.socket(fileno=descriptors[0])
+        threads = threading.active_count()
         if os.fork() == 0:
             control.close()
-            _live(channel, parent, context)
+            _live(channel, parent, threads, context)
         channel.close()
 
 
@@ -164,12 +173,20 @@ def _has_children() -> bool:
     return True
 
 
-def _live(channel: socket.socket, parent: int, context: Any, task: Task | None = None) -> NoReturn:
-    """Be a forked process: do a task, and end without what the parent does at its end."""
+def _live(
+    channel: socket.socket, parent: int, threads: int, context: Any, task: Task | None = None
+) -> NoReturn:
+    """Be a forked process: do a task, and end without what the parent does at its end.
+
+    `threads` are those that Python has in the parent.
+    """
     try:
         os.setsid()
         die_with(parent)
-        send(channel, os.getpid())
+        # What OpenBLAS had has ended at the fork, so that others are likely to be OpenMP's.
+        if len(os.listdir(f"/proc/{getppid()}/task")) > threads:  # noqa: PTH208  only their number
+            torch.set_num_threads(1)
+        send(channel, getpid())
         (receive(channel) if task is None else task)(channel, context)
     except (BrokenPipeError, ProcessEndedError):
         pass  # nobody waits for an answer any more
