@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 
 from dataporter.arguments import did_you_mean
 from dataporter.errors import DataPorterError, FactoryError
@@ -104,7 +105,10 @@ class Hosting:
         # As in any new interpreter, and not as in the other hosts of a nursery.
         random.seed()
         np.random.seed()  # noqa: NPY002  the legacy generator is what is meant
-        host(channel, self._load, self.still, shows_output=self.shows_output)
+        torch.default_generator.seed()
+        host(
+            channel, self._load, self.still, shows_output=self.shows_output, has_just_imported=True
+        )
 
     def _load(self) -> Factory:
         if isinstance(self.factory, bytes):
@@ -118,8 +122,12 @@ def host(
     still: Still | None,
     *,
     shows_output: bool,
+    has_just_imported: bool = False,
 ) -> None:
-    """Get the factory, say how that went, then fork players."""
+    """Get the factory, say how that went, then fork players.
+
+    Where its module was imported here, players draw on from there, as it may have seeded.
+    """
     _redirect_output(shows=shows_output)
     warnings.simplefilter("ignore")
     if still is not None:
@@ -130,7 +138,7 @@ def host(
         send(channel, problem_of("factory", error))
         return
     send(channel, None)
-    serve(channel, factory)
+    serve(channel, factory, keeps_random=has_just_imported or still == "entropy")
 
 
 def _redirect_output(*, shows: bool) -> None:

@@ -19,6 +19,7 @@ import contextlib
 import gc
 import os
 import pickle
+import random
 import signal
 import socket
 import struct
@@ -138,8 +139,18 @@ def forked_here(task: Task) -> Process:
     return Process(ours, receive(ours), is_child=True)
 
 
-def serve(control: socket.socket, context: Any, *, idle: float | None = None) -> NoReturn:
-    """Fork whenever asked to, until nobody asks any more."""
+def serve(
+    control: socket.socket,
+    context: Any,
+    *,
+    idle: float | None = None,
+    keeps_random: bool = False,
+) -> NoReturn:
+    """Fork whenever asked to, until nobody asks any more.
+
+    Python seeds `random` anew in each fork, unlike NumPy and torch; with `keeps_random`, forks
+    go on from where it is, as they do with the others.
+    """
     gc.freeze()  # so that no collection in a fork copies what all of them share
     parent = os.getpid()  # of all forks
     while True:
@@ -157,10 +168,18 @@ def serve(control: socket.socket, context: Any, *, idle: float | None = None) ->
         _has_children()
         channel = socket.socket(fileno=descriptors[0])
         threads = threading.active_count()
-        if os.fork() == 0:
+        if (_fork_drawing_on() if keeps_random else os.fork()) == 0:
             control.close()
             _live(channel, parent, threads, context)
         channel.close()
+
+
+def _fork_drawing_on() -> int:
+    drawn = random.getstate()
+    pid = os.fork()
+    if pid == 0:
+        random.setstate(drawn)
+    return pid
 
 
 def _has_children() -> bool:
