@@ -13,7 +13,7 @@ import functools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -197,12 +197,24 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value.__func__
     elif isinstance(value, FunctionType):
         yield from _kept_by(value)
-    elif not isinstance(value, type | ModuleType) and hasattr(value, "__dict__"):
-        yield from ((f".{name}", part) for name, part in list(vars(value).items()))
-        if is_users(type(value).__module__):
-            own = vars(value)  # which hide those of their class
+    elif not isinstance(value, type | ModuleType):
+        own = {**getattr(value, "__dict__", {}), **_in_slots(value)}
+        yield from ((f".{name}", part) for name, part in own.items())
+        if is_users(type(value).__module__):  # what its own attributes do not hide
             shared = _variables(type(value))
             yield from ((f".{name}", part) for name, part in shared if name not in own)
+
+
+def _in_slots(value: Any) -> dict[str, Any]:
+    """The attributes of an object of the user's that are not in its `__dict__`."""
+    found = {}
+    for kind in type(value).__mro__:
+        if is_users(kind.__module__):
+            slots = [
+                name for name, part in vars(kind).items() if type(part) is MemberDescriptorType
+            ]
+            found.update({name: getattr(value, name) for name in slots if hasattr(value, name)})
+    return found
 
 
 def _kept_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
