@@ -4,11 +4,12 @@ The batches that differed are delivered again in pairs of runs that have more an
 common, down to one process that delivers them twice. The first pair that differs says where
 to look. Then what could be the reason is made to stand still, one thing after the other: where
 the difference goes away with it, that is the cause. What remains is told by what was changed.
+An experiment that the user's code does not survive gives no answer; the others are still made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from dataporter.errors import FactoryError
@@ -33,18 +34,21 @@ _SAMPLER_STATE = (
     "Give the sampler state_dict and load_state_dict, or let it draw from a torch.Generator or the "
     "global generators only."
 )
-_STILL: dict[Still, tuple[str, str, str]] = {
+_STILL: dict[Still, tuple[str, str, str, str]] = {
     "clock": (
+        "the clock",
         "with the clock stopped they are equal",
         "it depends on the time",
         "Take what depends on the time out of the samples, or fix it when the data is made.",
     ),
     "process": (
+        "the process id",
         "with the same process id they are equal",
         "it depends on the id of the process",
         "Take the process id out of the samples; names of files and the like may have it.",
     ),
     "entropy": (
+        "entropy",
         "with the system's random numbers made the same they are equal",
         "it draws random numbers that nobody has seeded",
         (
@@ -75,6 +79,11 @@ def cause_of_problem(problem: Problem) -> Cause | None:
 
 _SUSPECTS = 8  # that are tried
 _READ_INLINE = {"num_workers": 0}
+_IN_SAMPLER = "in the sampler"
+
+
+class _NoAnswerError(Exception):
+    """The user's code fails where something stands still."""
 
 
 def find_cause(laboratory: Laboratory, facts: Facts, state: bytes, batches: int) -> Cause:
@@ -99,6 +108,7 @@ class _Search:
         self._state = None if facts.has_lanes else state
         self._batches = batches
         self._changed: list[Change] = []
+        self._untried: list[Still] = []
 
     def cause(self) -> Cause:
         pairs: dict[str, _Pair] = {
@@ -106,42 +116,76 @@ class _Search:
             "the same batches differ from process to process": self._twins,
             "the same batches differ from worker to worker": self._told,
             "the same batches differ from interpreter to interpreter": self._strangers,
+            "the same batches differ at another time": self._at_another_time,
+            "the same batches differ where objects lie elsewhere in memory": self._moved,
         }
-        if not self._laboratory.is_importable:
-            pairs.popitem()
         for words, pair in pairs.items():
-            if pair({}, None):
-                return self._by_standing_still(words, pair) or self._by_pair(words, pair)
+            if pair == self._strangers and not self._laboratory.is_importable:
+                continue
+            if self._tried(pair):
+                return self._by_experiment(words, pair) or self._by_pair(words, pair)
         return self._by_elimination()
 
-    def _by_standing_still(self, words: str, pair: _Pair) -> Cause | None:
-        if not self._facts.has_randomness and not pair({"randomness": True}, None):
-            return Cause(
-                kind="randomness=False",
-                words="the loader was made with randomness=False, and its samples are drawn.",
-                remedy="Drop randomness=False.",
-                evidence=(words, "with randomness=True they are equal"),
-            )
-        if pair == self._strangers and not self._kin({}, None):
-            return Cause(
-                kind="hash",
-                words="it depends on hash() of strings, or on the order of a set of them, which "
-                "every interpreter makes anew.",
-                remedy="Use hashlib in place of hash(), and sorted(...) around sets; or set the "
-                "same PYTHONHASHSEED for all runs.",
-                evidence=(words, "with the same PYTHONHASHSEED they are equal"),
-            )
-        for still, (effect, what, remedy) in _STILL.items():
-            if not pair({}, still):
-                found = f"{what} ({self._where(pair)})."
-                return Cause(kind=still, words=found, remedy=remedy, evidence=(words, effect))
-        return None
+    def _by_experiment(self, words: str, pair: _Pair) -> Cause | None:
+        return (
+            self._by_randomness(words, pair)
+            # First, since what changes by the second may seem to be anything.
+            or self._by_clock(words, pair)
+            or self._by_interpreter(words, pair)
+            or self._by_standing_still(words, pair, "process")
+            or self._by_standing_still(words, pair, "entropy")
+        )
+
+    def _by_randomness(self, words: str, pair: _Pair) -> Cause | None:
+        if self._facts.has_randomness or self._tried(pair, {"randomness": True}) is not False:
+            return None
+        return Cause(
+            kind="randomness=False",
+            words="the loader was made with randomness=False, and its samples are drawn.",
+            remedy="Drop randomness=False.",
+            evidence=(words, "with randomness=True they are equal"),
+        )
+
+    def _by_clock(self, words: str, pair: _Pair) -> Cause | None:
+        found = self._by_standing_still(words, pair, "clock")
+        # Where little differs, a pair may be equal by chance.
+        may_be_chance = found is not None and pair != self._twice
+        if may_be_chance and self._tried(self._at_another_time) is False:
+            return None
+        return found
+
+    def _by_standing_still(self, words: str, pair: _Pair, still: Still) -> Cause | None:
+        differs = self._tried(pair, still=still)
+        if differs is not False:
+            self._untried += [] if differs else [still]
+            return None
+        _, effect, what, remedy = _STILL[still]
+        where = self._where(pair)
+        if still == "entropy" and where == _IN_SAMPLER:
+            remedy = _SAMPLER_STATE
+        found = f"{what} ({where})."
+        return Cause(kind=still, words=found, remedy=remedy, evidence=(words, effect))
+
+    def _by_interpreter(self, words: str, pair: _Pair) -> Cause | None:
+        if pair == self._moved:
+            return _address(words)
+        if pair != self._strangers or self._tried(self._kin) is not False:
+            return None
+        if self._tried(self._moved):
+            return _address(words, "where objects lie elsewhere in memory, they differ too")
+        return Cause(
+            kind="hash",
+            words="it depends on hash() of strings, or on the order of a set of them, which "
+            "every interpreter makes anew.",
+            remedy="Use hashlib in place of hash(), and sorted(...) around sets; or set the "
+            "same PYTHONHASHSEED for all runs.",
+            evidence=(words, "with the same PYTHONHASHSEED they are equal"),
+        )
 
     def _by_pair(self, words: str, pair: _Pair) -> Cause:
-        evidence = (words, "stopping the clock, the process id or entropy makes no difference")
         if pair == self._told:
             without: dict[str, Any] = {"worker_init_fn": None}
-            if self._facts.has_worker_init_fn and not pair(without, None):
+            if self._facts.has_worker_init_fn and self._tried(pair, without) is False:
                 return Cause(
                     kind="worker_init_fn",
                     words="worker_init_fn makes workers differ from each other.",
@@ -164,8 +208,17 @@ class _Search:
             "dataset, epoch and position.",
             remedy="Look for what a sample is made of that is not in its files: addresses (id()), "
             "the order of directories, other processes, the network.",
-            evidence=evidence,
+            evidence=(words, *self._in_vain()),
         )
+
+    def _in_vain(self) -> Iterator[str]:
+        """What has stood still without an effect, and what could not."""
+        tried = [name for still, (name, *_) in _STILL.items() if still not in self._untried]
+        if tried:
+            yield f"stopping {_listed(tried)} makes no difference"
+        if self._untried:
+            names = [_STILL[still][0] for still in self._untried]
+            yield f"{_listed(names)} could not be stopped: the loader fails then"
 
     def _by_change(self, words: str) -> Cause:
         """Tell by what delivering the batches has changed."""
@@ -231,16 +284,34 @@ class _Search:
         )
 
     def _where(self, pair: _Pair) -> str:
-        """Say whether it is the dataset or what makes batches of its samples."""
-        samples = f"in the samples of {self._facts.dataset}"
-        if not self._facts.has_collate_fn or self._facts.batch_size is None:
+        """Say whether it is the sampler, the dataset, or what makes batches of its samples."""
+        facts = self._facts
+        if facts.has_sampler and facts.samples is not None:
+            indices = range(facts.samples)  # of which each is its own sample
+            if self._tried(pair, {_BY_SAMPLE: True, "dataset": indices}):
+                return _IN_SAMPLER
+        samples = f"in the samples of {facts.dataset}"
+        if not facts.has_collate_fn or facts.batch_size is None:
             return samples
-        return samples if pair({_BY_SAMPLE: True}, None) else "in collate_fn or converter"
+        return samples if self._tried(pair, {_BY_SAMPLE: True}) else "in collate_fn or converter"
+
+    def _tried(
+        self, pair: _Pair, options: dict[str, Any] | None = None, still: Still | None = None
+    ) -> bool | None:
+        """Whether a pair differs; None where the user's code does not survive that."""
+        try:
+            return pair(options or {}, still)
+        except _NoAnswerError:
+            return None
+        except (FactoryError, ProcessEndedError):
+            if self._laboratory.seconds_left <= 0:
+                raise TimeUpError from None
+            return None
 
     def _twice(self, options: dict[str, Any], still: Still | None) -> bool:
         looks = not options and still is None
         request = self._request(options, twice=True, looks=looks)
-        _, played = self._laboratory.play(request, Where(0, still))
+        played = self._played(request, Where(0, still))
         if looks:
             self._changed = played.changed
         return _halves_differ(played)
@@ -257,30 +328,61 @@ class _Search:
         request = self._request(options)
         return self._differ(request, request, Where(0, still), Where(0, still, again=1))
 
+    def _moved(self, options: dict[str, Any], still: Still | None) -> bool:
+        request = self._request(options)
+        return self._differ(request, request, Where(0, still), Where(0, "other addresses"))
+
     def _strangers(self, options: dict[str, Any], still: Still | None) -> bool:
         request = self._request(options)
         return self._differ(request, request, Where(0, still), Where(1, still))
+
+    def _at_another_time(self, options: dict[str, Any], still: Still | None) -> bool:
+        if still is not None:  # then it is the same time for all
+            return self._kin(options, still)
+        request = self._request(options)
+        return self._differ(request, request, Where(0, "this time"), Where(0, "another time"))
 
     def _request(self, options: dict[str, Any], **more: Any) -> Play:
         options = dict(options)
         return Play(
             as_samples=options.pop(_BY_SAMPLE, False),
             options={**_READ_INLINE, **options},
-            state=self._state,
+            state=None if "dataset" in options else self._state,
             batches=self._batches,
             **more,
         )
 
     def _differ(self, one: Play, other: Play, first: Where, second: Where) -> bool:
-        expected = self._laboratory.play(one, first)[1]
-        found = self._laboratory.play(other, second)[1]
+        expected, found = self._played(one, first), self._played(other, second)
         return _differ(expected.delivered, found.delivered)
+
+    def _played(self, request: Play, where: Where) -> Played:
+        _, played = self._laboratory.play(request, where)
+        if played.problem is not None and where.still is not None:
+            raise _NoAnswerError
+        return played
 
 
 # Whether two runs differ, made with other options, and with something standing still.
 _Pair: TypeAlias = Callable[[dict[str, Any], "Still | None"], bool]
 
 _BY_SAMPLE = "by sample"  # among a pair's options: compare samples, not batches
+
+
+def _address(*evidence: str) -> Cause:
+    return Cause(
+        kind="address",
+        words="it depends on where objects are in memory: on id(), or on the order of a set of "
+        "objects that have no hash of their own.",
+        remedy="Tell objects apart by something of their own, a name or a number, and put "
+        "sorted(..., key=...) around sets.",
+        evidence=evidence,
+    )
+
+
+def _listed(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _halves_differ(played: Played) -> bool:

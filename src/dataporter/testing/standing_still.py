@@ -1,18 +1,20 @@
 """Clock, process id and entropy made to stand still, to see whether data depends on them.
 
 What a sample is made of cannot be seen, but it can be tried: if two runs differ, and with
-the clock stopped they do not, it is the clock. This is done in processes that exist for that
-question alone, before they import the user's code.
+the clock stopped they do not, it is the clock. The other way round, what seems to stand still
+can be moved: the time to another one, objects to other addresses. This is done in processes
+that exist for that question alone, before they import the user's code.
 """
 
 from __future__ import annotations
 
-import datetime as dt
+import functools
 import os
 import random
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
@@ -20,13 +22,18 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 
-Still: TypeAlias = Literal["clock", "process", "entropy"]
+from dataporter.testing.clocks import LONG_AGO, going_slow, tell_datetime, telling
+
+# "this time" is what "another time" is to be compared with: the same, but for the time.
+Still: TypeAlias = Literal[
+    "clock", "process", "entropy", "this time", "another time", "other addresses"
+]
 
 _NOW = 1_700_000_000  # seconds; any moment will do
 
 
 def stand_still(what: Still) -> None:
-    """Make something the same at every call, in this process, from here on."""
+    """Make something the same at every call, or move it, in this process, from here on."""
     for module, replacements in _REPLACED[what]().items():
         for name, replacement in replacements.items():
             original = getattr(module, name, None)
@@ -60,28 +67,32 @@ _Replaced: TypeAlias = Mapping[ModuleType, Mapping[str, Any]]
 
 
 def _clock() -> _Replaced:
-    class StoppedDate(dt.date):
-        @classmethod
-        def today(cls) -> Any:
-            return cls.fromtimestamp(_NOW)
+    durations = ("monotonic", "perf_counter", "process_time", "thread_time")
+    stopped: dict[str, Any] = {name: _always(float(_NOW)) for name in durations}
+    stopped |= {f"{name}_ns": _always(_NOW * 10**9) for name in durations}
+    told = _always(_NOW * 10**9)
+    tell_datetime(told)
+    made = _always(uuid.UUID(int=_NOW))
+    return {
+        time: stopped | telling(told),
+        uuid: {"uuid1": made, "uuid6": made, "uuid7": made},  # which ask the system
+    }
 
-    class StoppedDatetime(dt.datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return cls.fromtimestamp(_NOW, tz)
 
-        @classmethod
-        def utcnow(cls) -> Any:
-            return cls(2023, 11, 14)
+def _time(ago: int) -> _Replaced:
+    told = going_slow(ago)
+    tell_datetime(told)
+    return {time: telling(told)}
 
-        @classmethod
-        def today(cls) -> Any:
-            return cls.now()
 
-    seconds = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
-    stopped: dict[str, Any] = {name: _always(float(_NOW)) for name in seconds}
-    stopped |= {f"{name}_ns": _always(_NOW * 10**9) for name in seconds}
-    return {time: stopped, dt: {"date": StoppedDate, "datetime": StoppedDatetime}}
+def _other_addresses() -> _Replaced:
+    # Of each size that Python keeps memory for, so many that what follows lies elsewhere.
+    for _ in range(2003):
+        _in_the_way.extend([object(), complex(1), *(bytes(size) for size in range(0, 500, 16))])
+    return {}
+
+
+_in_the_way: list[Any] = []
 
 
 def _process() -> _Replaced:
@@ -113,4 +124,7 @@ _REPLACED: dict[Still, Callable[[], _Replaced]] = {
     "clock": _clock,
     "process": _process,
     "entropy": _entropy,
+    "this time": functools.partial(_time, 0),
+    "another time": functools.partial(_time, LONG_AGO),
+    "other addresses": _other_addresses,
 }
