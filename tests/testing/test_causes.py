@@ -67,6 +67,21 @@ def test_what_a_module_has_seeded_at_its_import_is_the_same_in_every_process():
     assert report.is_exact, str(report)
 
 
+@pytest.mark.parametrize("name", ["Seconds", "Minutes", "Days", "Months"])
+def test_what_depends_on_the_time_is_not_exact_however_seldom_it_changes(name):
+    report = verify(planted_causes.make(name), **QUICK)
+    (check,) = [check for check in report.checks if "another time" in check.name]
+    assert check.outcome == "differs"
+    assert report.cause.kind == "clock", str(report)
+
+
+def test_what_cannot_be_read_at_another_time_is_not_taken_for_a_difference():
+    report = verify(planted_causes.make("ValidForAnHour"), **QUICK)
+    assert report.is_exact, str(report)
+    (check,) = [check for check in report.checks if "another time" in check.name]
+    assert (check.outcome, "not valid" in check.words) == ("not run", True)
+
+
 def test_what_measures_how_long_it_takes_does_not_differ_at_another_time():
     with contextlib.closing(Laboratory(planted_causes.make("Timed"), seconds=300)) as laboratory:
         runs = [

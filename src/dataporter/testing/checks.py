@@ -32,6 +32,7 @@ class Interruption:
     start: int
     legs: tuple[Leg, ...] = (Leg(),)
     in_new_interpreter: bool = False
+    at_another_time: bool = False
     by_sample: bool = False  # batches are others than they were, so their samples are compared
 
 
@@ -70,6 +71,10 @@ def interruptions(
     else:
         name = "the same run in a new interpreter"
         yield Interruption(name=name, start=0, in_new_interpreter=True)
+    # In one process, since workers that are spawned have a clock of their own.
+    inline = Leg(options={"num_workers": 0})
+    name = "the same run at another time"
+    yield Interruption(name=name, start=0, legs=(inline,), at_another_time=True)
     yield from _with_workers(facts, points, variety.workers)
     yield from _with_kills(facts, points)
     if not why_not_importable:
