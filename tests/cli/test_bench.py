@@ -107,6 +107,7 @@ def _stands_still(pid):
     return False
 
 
+@pytest.mark.soak  # what a signal does to any command, tests/cli/test_main.py shows
 def test_sigterm_leaves_no_process_and_no_file_though_workers_stand_still(short):
     mark = f"bench-ended-{os.getpid()}"
     command = in_the_background(mark, short)

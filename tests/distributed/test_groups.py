@@ -35,7 +35,8 @@ def samples(answers: list[dict]) -> dict[int, list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [(2, 3), pytest.param(3, 4, marks=pytest.mark.soak), (4, 1)]
+    ("before", "after"),
+    [(2, 3), *(pytest.param(*each, marks=pytest.mark.soak) for each in [(3, 4), (4, 1)])],
 )
 def test_a_group_shares_the_epoch_and_another_group_finishes_it(before, after):
     first = on_ranks(before, deliver, None, 3, {"batch_size": 4})

@@ -188,7 +188,7 @@ def test_a_state_saved_when_the_whole_group_is_told_to_end_is_exact(
     assert [batch for batch in expected if batch not in missed] == seen
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.soak)])
 def test_a_parent_that_goes_on_when_the_group_is_told_to_end_goes_on_exactly(method, tmp_path):
     body = """
 if __name__ == "__main__":
