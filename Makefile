@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# Their tests come apart: workers are forked, which takes longer from a process that has
-# imported all that these need.
-FRAMEWORKS := tests/integrations src/dataporter/integrations
+# What forks most workers comes first: that takes longer from a process that has imported all
+# that the other tests need.
+FORKS := tests/engine tests/faults tests/streams tests/properties tests/distributed
 
 .PHONY: demo test lint docs bench soak clean
 
@@ -14,8 +14,8 @@ demo: $(VENV)/.cli
 	$(BIN)/dataporter demo --out build/demo
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not soak" $(FRAMEWORKS:%=--ignore=%)
-	$(BIN)/pytest -n 2 -m "not soak" $(FRAMEWORKS)
+	$(BIN)/pytest -n 2 -m "not soak" $(FORKS)
+	$(BIN)/pytest -n 2 -m "not soak" $(FORKS:%=--ignore=%)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

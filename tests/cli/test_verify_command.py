@@ -143,6 +143,7 @@ def verified(capsys, *arguments):
     return ended.value.code or 0, printed.out, printed.err
 
 
+ONE_HASH = {"PYTHONHASHSEED": "0"}  # one for all: fewer interpreters are started
 QUICK = ("--batches", "3", "--points", "0", "--workers", "0")
 
 
@@ -269,7 +270,7 @@ def test_without_its_extra_the_command_says_what_to_install(monkeypatch, capsys)
 def started(*arguments, mark="", **options):
     return subprocess.Popen(
         [sys.executable, "-m", "dataporter", "verify", *arguments],
-        env={**environment(), "DATAPORTER_TEST_MARK": mark, "COLUMNS": "80"},
+        env={**environment(), **ONE_HASH, "DATAPORTER_TEST_MARK": mark, "COLUMNS": "80"},
         **options,
     )
 
@@ -312,9 +313,9 @@ def test_a_terminal_has_colours_and_whole_lines_and_ctrl_c_leaves_nothing_behind
     pid, terminal = pty.fork()
     if pid == 0:
         variables = {"DATAPORTER_TEST_MARK": mark, "COLUMNS": "80", "TERM": "xterm-256color"}
-        os.execve(sys.executable, command, {**environment(), **variables})  # noqa: S606
+        os.execve(sys.executable, command, {**environment(), **ONE_HASH, **variables})  # noqa: S606
     shown = read_until(terminal, b"exact  ")
-    assert len(marked(mark)) > 3  # itself, nurseries, hosts
+    assert len(marked(mark)) >= 3  # itself, nurseries, hosts
     os.write(terminal, b"\x03")
     shown += read_until(terminal, b"never")
     os.close(terminal)
@@ -333,7 +334,7 @@ def test_a_kill_leaves_no_process(shop):
     slow = ("shop.data:make_slow", "--batches", "4")
     process = started(*slow, mark=mark, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("ResumableDataLoader")
-    assert len(marked(mark)) > 3
+    assert len(marked(mark)) >= 3
     process.kill()
     process.communicate(timeout=30)
     until(lambda: not marked(mark))

@@ -21,6 +21,7 @@ class Stream(IterableDataset):
 def build_early(rank: int, folder: str) -> dict[str, Any]:
     """Build loaders without a group, and use them under one."""
     world_size = dist.get_world_size()
+    dist.barrier()  # else the other rank may still be connecting to this one
     dist.destroy_process_group()
     loader = ResumableDataLoader(Ids(LENGTH), 3, shuffle=True)  # each rank draws another seed
     seeded = ResumableDataLoader(Ids(LENGTH), 3, seed=1, tail="uneven")

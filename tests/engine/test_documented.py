@@ -35,7 +35,11 @@ from dataporter import ResumableDataLoader
 LOADERS = [DataLoader, ResumableDataLoader]
 LENGTH = 11
 
-both_loaders = pytest.mark.parametrize("loader_class", LOADERS, ids=["torch", "ours"])
+both_loaders = pytest.mark.parametrize(
+    "loader_class",
+    [pytest.param(DataLoader, marks=pytest.mark.soak), ResumableDataLoader],
+    ids=["torch", "ours"],
+)
 with_and_without_workers = pytest.mark.parametrize("num_workers", [0, 2])
 
 
@@ -514,7 +518,9 @@ def test_no_two_samples_of_two_workers_draw_the_same_numbers(loader_class):
 # multiprocessing_context
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", pytest.param("spawn", marks=pytest.mark.soak), "forkserver"]
+)
 def test_a_context_may_be_named_or_given(method):
     context = multiprocessing.get_context(method)
     assert plain(alike(Ids(4), 2, num_workers=1, multiprocessing_context=context)) == [
@@ -698,7 +704,7 @@ def _in_a_process(loader_class: Any, method: str, *, daemon: bool) -> Any:
 
 
 @both_loaders
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.soak)])
 def test_a_loader_may_be_used_in_a_subprocess(loader_class, method):
     found = _in_a_process(loader_class, method, daemon=False)
     assert found == [[0, 1, 2, 3], [4, 5]]

@@ -248,7 +248,15 @@ next(loader.iterator)
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "with persistent workers",
+        "with whatever one may have",
+        pytest.param("with workers at work", marks=pytest.mark.soak),
+        pytest.param("in a function", marks=pytest.mark.soak),
+    ],
+)
 def test_the_interpreter_ends_silently_and_at_once(ending, tmp_path):
     body = f"""
 {ENDINGS[ending]}
@@ -285,7 +293,7 @@ if __name__ == "__main__":
         until(lambda: not any(map(is_running, last["pids"])), seconds=3)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_an_exception_in_the_loop_ends_the_run_at_once_with_its_traceback_alone(
     persistent, tmp_path
 ):
