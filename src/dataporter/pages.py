@@ -110,7 +110,7 @@ def plot(
     """Lay shapes out between two axes, whose words are given from top and from left."""
     spans = ["".join(f"<span>{escape(word)}</span>" for word in words) for words in (up, along)]
     return (
-        f'<div class="plot"><div class="up">{spans[0]}</div>{_svg("", shapes, size)}'
+        f'<div class="plot"><div class="up">{spans[0]}</div>{svg("", shapes, size)}'
         f'<div class="along">{spans[1]}</div></div>'
     )
 
@@ -133,7 +133,7 @@ def cells(values: Sequence[Sequence[int]], colours: Sequence[str], name: str, he
         for value in sorted(paths)
     ]
     size = float(len(values[0])), float(len(values))
-    return _svg(
+    return svg(
         f'class="map" style="height:{height}px" role="img" aria-label="{name}"', shapes, size
     )
 
@@ -148,6 +148,7 @@ def bars(rows: Sequence[tuple[str, float, str, str]]) -> str:
     return f'<div class="bars">{"".join(drawn)}</div>'
 
 
-def _svg(attributes: str, shapes: Sequence[str], size: tuple[float, float]) -> str:
+def svg(attributes: str, shapes: Sequence[str], size: tuple[float, float]) -> str:
+    """A picture of some shapes that stretches to the width it is given."""
     box = f'viewBox="0 0 {size[0]:g} {size[1]:g}" preserveAspectRatio="none"'
     return f"<svg {attributes} {box}>{''.join(shapes)}</svg>"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from dataporter.pages import svg
 from dataporter.profiling.measuring import Measured, Step
 from dataporter.profiling.report import worker_name
 from dataporter.profiling.words import duration
@@ -129,8 +130,5 @@ def stacked(parts: Sequence[tuple[str, float]], whole: float, name: str) -> str:
 
 
 def picture(shapes: Sequence[str], height: int, name: str) -> str:
-    """A picture that stretches to the width it is given."""
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(name)}">{"".join(shapes)}</svg>'
-    )
+    """A picture as wide as the page, with a name for those who do not see it."""
+    return svg(f'role="img" aria-label="{escape(name)}"', shapes, (_WIDTH, height))
