@@ -1,11 +1,18 @@
 """on_error="skip": failing samples are left out, everything else is as it was."""
 
 import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 from support import Augmented, Ids, flat, one_pass
+from watching import environment
 
 from dataporter import ResumableDataLoader
+from dataporter.errors import WorkerRestartWarning
 
 
 class Damaged(Augmented):
@@ -18,6 +25,23 @@ class Damaged(Augmented):
     def __getitem__(self, index: int) -> tuple[int, list[float]]:
         if index in self.damaged:
             raise OSError(f"sample {index} is damaged")
+        return super().__getitem__(index)
+
+
+class Fatal(Ids):
+    """Some samples cannot be read, and one kills the first worker that reads it."""
+
+    def __init__(self, length: int, damaged: set[int]) -> None:
+        super().__init__(length)
+        self.damaged = damaged
+        self.killed = multiprocessing.Value("b", 0)
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.damaged:
+            raise OSError(f"sample {index} is damaged")
+        if index == 20 and not self.killed.value:
+            self.killed.value = 1
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
 
 
@@ -76,3 +100,62 @@ def test_a_dataset_where_everything_fails_gives_no_batch():
     assert one_pass(loader) == []
     assert len(loader.skipped) == 6
     assert one_pass(ResumableDataLoader(Ids(6), 2, on_error="skip")) == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {"num_workers": 0},
+        {"num_workers": 3},
+        {"num_workers": 3, "persistent_workers": True},
+        {"num_workers": 1, "multiprocessing_context": "spawn"},
+        {"num_workers": 2, "engine": "threads", "randomness": False},
+    ],
+    ids=str,
+)
+def test_a_sample_is_listed_and_logged_once_for_each_epoch(workers, caplog):
+    dataset = Damaged(12, {1, 7})
+    loader = ResumableDataLoader(dataset, 3, seed=1, on_error="skip", **workers)
+    with caplog.at_level(logging.WARNING, "dataporter"):
+        for _ in range(3):
+            one_pass(loader)
+    expected = [(epoch, index) for epoch in range(3) for index in (1, 7)]
+    assert sorted((skipped.epoch, skipped.index) for skipped in loader.skipped) == expected
+    assert len(caplog.records) == len(expected)
+
+
+_LOGS = """
+from dataporter import ResumableDataLoader
+
+class Damaged(list):
+    def __getitem__(self, index):
+        return 1 // super().__getitem__(index)
+
+loader = ResumableDataLoader(Damaged([1, 0, 1, 1]), 2, num_workers=2, on_error="skip")
+list(loader)
+"""
+
+
+def test_the_workers_own_logs_do_not_repeat_the_loaders():
+    command = [sys.executable, "-c", _LOGS]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stderr.count("left out the sample at index 1") == 1
+
+
+def test_a_replaced_worker_reports_only_what_it_has_left_out_itself():
+    loader = ResumableDataLoader(Fatal(40, {1, 30}), 2, seed=1, num_workers=1, on_error="skip")
+    with pytest.warns(WorkerRestartWarning):
+        batches = one_pass(loader)
+    assert sorted(flat(batches)) == [index for index in range(40) if index not in {1, 30}]
+    assert [skipped.index for skipped in loader.skipped] == [1, 30]
+
+
+def test_a_batch_that_is_fetched_again_lists_its_samples_once():
+    loader = ResumableDataLoader(Damaged(12, {4}), 3, seed=1, num_workers=2, on_error="skip")
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    next(batches)
+    loader.load_state_dict(state)
+    next(batches)
+    assert [skipped.index for skipped in loader.skipped] == [4]

@@ -69,11 +69,6 @@ class Fetches(Protocol):
     """What an engine runs: makes a batch of what a task says."""
 
     @property
-    def skipped(self) -> list[Skipped]:
-        """The samples left out so far."""
-        ...
-
-    @property
     def timing(self) -> Timing | None:
         """Where times are noted; None unless the loader is profiled."""
         ...
@@ -84,6 +79,10 @@ class Fetches(Protocol):
 
     def note_skipped(self, skipped: Skipped) -> None:
         """List a sample that is left out."""
+        ...
+
+    def report_to(self, report: Callable[[Skipped], None]) -> None:
+        """Tell `report` of samples that are left out, instead of listing them."""
         ...
 
     def __call__(
@@ -128,6 +127,8 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
     seed_all(duty.seed)
     announce_worker(duty.worker, duty.num_workers, duty.seed, duty.dataset)
     slots: dict[int, Slot] = {}
+    skipped: list[Skipped] = []  # by the task in hand
+    duty.fetch.report_to(skipped.append)
     board = Slot(wiring.arena, 0).reach(8 * (duty.worker + 1)).view(np.uint64)
     ready: tuple[int, bytes] | None = None
     try:
@@ -148,7 +149,7 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
                 number_of_pass, stream = found, Stream(seed, epoch)
                 duty.fetch.begin_pass()
             if ready is None:
-                outcome, (offset, length) = _make(duty, slot, indices, positions, stream)
+                outcome, (offset, length) = _make(duty, slot, skipped, indices, positions, stream)
             else:
                 outcome, (offset, length) = _write_error(slot, *ready)
         except Exception as error:  # noqa: BLE001  it is the parent's to raise
@@ -161,17 +162,22 @@ def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
 
 
 def _make(
-    duty: Duty, slot: Slot, indices: Any, positions: NDArray[np.int64], stream: Stream
+    duty: Duty,
+    slot: Slot,
+    skipped: list[Skipped],
+    indices: Any,
+    positions: NDArray[np.int64],
+    stream: Stream,
 ) -> tuple[int, tuple[int, int]]:
     """Make a batch in its slot; what came of it, and where in the slot that is."""
+    skipped.clear()
     writer, timing = Writer(slot), duty.fetch.timing
     if timing is not None:
         timing.begin()
     batch = duty.fetch(indices, positions, stream, writer.empty)
-    outcome, skipped = BATCH, duty.fetch.skipped
+    outcome = BATCH
     if skipped:
-        outcome, batch = PARTIAL, (batch is EMPTY, batch, skipped[:])
-        skipped.clear()
+        outcome, batch = PARTIAL, (batch is EMPTY, batch, skipped)
     where = write_batch(writer, batch)
     if timing is not None:
         timing.end(WRITE)

@@ -73,7 +73,9 @@ class Fetcher:
         self._dataset = dataset
         self._batched = batched
         self._skips_errors = skips_errors
-        self.skipped: list[Skipped] = []  # the samples left out so far
+        self.skipped: list[Skipped] = []  # the samples left out so far, each once an epoch
+        self._known: set[tuple[int, int, str]] = set()  # those: epoch, position, index
+        self._report: Callable[[Skipped], None] = self.note_skipped
         self.timing: Timing | None = None  # where times are noted, while it is profiled
         self._fetching = LazySeeding(seeds_globals=randomness)
         self._randomness = randomness
@@ -159,11 +161,22 @@ class Fetcher:
                 good += self._all_samples([index], positions[number : number + 1], stream)
                 kept.append(number)
             except Exception as error:  # noqa: BLE001  to be left out, whatever it is
-                self.note_skipped(Skipped(stream.epoch, int(positions[number]), index, repr(error)))
+                self._report(Skipped(stream.epoch, int(positions[number]), index, repr(error)))
         return good, positions[kept]
 
+    def report_to(self, report: Callable[[Skipped], None]) -> None:
+        """Tell `report` of samples that are left out, instead of listing them here."""
+        self._report = report
+
     def note_skipped(self, skipped: Skipped) -> None:
-        """List a sample that is left out, and log it."""
+        """List and log a sample that is left out, unless it is listed already.
+
+        A batch that was looked ahead to, or interrupted, is fetched again.
+        """
+        known = skipped.epoch, skipped.position, repr(skipped.index)
+        if known in self._known:
+            return
+        self._known.add(known)
         self.skipped.append(skipped)
         _log.warning("left out the sample at index %r: %s", skipped.index, skipped.error)
 

@@ -97,12 +97,11 @@ class LaneFetcher:
     def timing(self) -> Timing | None:
         return self._fetch.timing
 
-    @property
-    def skipped(self) -> list[Skipped]:
-        return self._fetch.skipped
-
     def note_skipped(self, skipped: Skipped) -> None:
         self._fetch.note_skipped(skipped)
+
+    def report_to(self, report: Callable[[Skipped], None]) -> None:
+        self._fetch.report_to(report)
 
     def begin_pass(self) -> None:
         """Do nothing: lanes begin one by one."""
