@@ -311,7 +311,7 @@ class ProcessEngine:
             self._slots.most_read = room
             # What is under way at most, or a pass would end with giving memory back that the
             # next one has to get again: fetched ahead, read by devices, delivered.
-            self._slots.keep = self._depth + room + _DELIVERED
+            self._slots.keep(self._depth + room + _DELIVERED)
             self._slots.together = max(1, min(_MARKED, _MARKED_BYTES // self._largest))
             is_locked = self._locks and self._page_lock(slot, offset + size)
             memory = self._slots.lend(slot, offset + size)

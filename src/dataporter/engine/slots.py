@@ -3,20 +3,21 @@
 A slot is free again when no array or tensor over it lives. If it is page-locked, a device may
 still be copying out of it then: it is used again once a mark that was taken afterwards has
 passed. Marks are taken for a few slots together, since each costs as much as a small copy.
-Nobody waits for one, unless more slots than are kept free wait for devices.
+Nobody waits for one, unless more slots than are kept free wait for devices. What a forked
+child of the user's may read is not used again before that child has ended (`forks`).
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.engine.arena import Slot
+from dataporter.engine.forks import Child, watch_forks
 from dataporter.engine.marks import Mark, mark, note_stream
 
 
@@ -26,13 +27,10 @@ class Slots:
     def __init__(self, arena: int) -> None:
         self._arena = arena
         self._all: dict[int, Slot] = {}
-        self._free: deque[int] = deque()
-        self._bare: deque[int] = deque()  # free as well, their memory given back
-        self._held: dict[int, weakref.ref[Any]] = {}  # of batches that the consumer has
+        self._pool = _Pool()
         self._dropped: deque[int] = deque()  # let go of by the consumer, maybe read by a device
         self._read: deque[tuple[Mark, list[int]]] = deque()  # free once the mark has passed
         self._waiting = 0  # slots in `_read`
-        self.keep = 1  # how many stay free with their memory
         self.most_read = 1  # how many devices may be reading before the host waits for them
         self.together = 1  # how many share a mark
 
@@ -42,29 +40,32 @@ class Slots:
     @property
     def held(self) -> int:
         """How many the consumer has."""
-        return len(self._held)
+        return len(self._pool.held)
+
+    def keep(self, count: int) -> None:
+        """Let so many stay free with their memory; what more there are gives it back."""
+        self._pool.keep = count
 
     def take(self) -> Slot:
         """Take a slot that nobody uses, a new one if there is none."""
-        if len(self._dropped) >= self.together or (self._read and not self._free):
+        pool = self._pool
+        if len(self._dropped) >= self.together or (self._read and not pool.free):
             self._look()
-        free = self._free or self._bare
+        if pool.left and not pool.free:
+            pool.look_at_children()
+        free = pool.free or pool.bare
         number = free.pop() if free else len(self._all) + 1
         return self._all.get(number) or self._all.setdefault(number, Slot(self._arena, number))
 
     def free(self, number: int) -> None:
         """Give a slot back that was not lent."""
-        self._free.append(number)
+        self._pool.free.append(number)
 
     def lend(self, slot: Slot, size: int) -> NDArray[np.uint8]:
         """An array over a slot, which is given back when the array and its views have died."""
         memory = slot.fresh(size)
-        back: Callable[[Any], None]
-        if slot.lock is None:
-            back = _Free(self._held, self._free, self._bare, slot, self.keep)
-        else:
-            back = _Drop(self._held, self._dropped, slot.number)
-        self._held[slot.number] = weakref.ref(memory, back)
+        dropped = None if slot.lock is None else self._dropped
+        self._pool.held[slot.number] = weakref.ref(memory, _Return(self._pool, slot, dropped))
         return memory
 
     def _look(self) -> None:
@@ -88,41 +89,73 @@ class Slots:
         _, numbers = self._read.popleft()
         self._waiting -= len(numbers)
         for number in numbers:
-            _put_back(self._all[number], self._free, self._bare, self.keep)
+            self._pool.put_back(self._all[number])
 
 
-def _put_back(slot: Slot, free: deque[int], bare: deque[int], keep: int) -> None:
-    if len(free) < keep:
-        free.append(slot.number)
-    else:
-        slot.forget()
-        bare.append(slot.number)
+class _Pool:
+    """Slots that are lent, free, or kept for forked children.
+
+    It lives as long as an array over one of its slots, so longer than its engine.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[int, weakref.ref[Any]] = {}  # of batches that the consumer has
+        self.free: deque[int] = deque()
+        self.bare: deque[int] = deque()  # free as well, their memory given back
+        self.keep = 1
+        self.children: list[tuple[Child, frozenset[int]]] = []  # and the slots they may read
+        self.left: dict[int, Slot] = {}  # let go of by all but children
+        self.is_ours = True
+        watch_forks(self)
+
+    def has_lent(self) -> bool:
+        return bool(self.held)
+
+    def note_child(self, child: Child) -> None:
+        self.look_at_children()
+        if self.held:
+            self.children.append((child, frozenset(self.held)))
+
+    def disown(self) -> None:
+        self.is_ours = False
+        self.children.clear()
+
+    def put_back(self, slot: Slot) -> None:
+        """Take back a slot that this process uses no more."""
+        if any(slot.number in seen for _, seen in self.children):
+            self.left[slot.number] = slot
+        elif len(self.free) < self.keep:
+            self.free.append(slot.number)
+        else:
+            slot.forget()
+            self.bare.append(slot.number)
+
+    def look_at_children(self) -> None:
+        """Take back what only children have used that have ended."""
+        living = [(child, seen) for child, seen in self.children if not child.has_ended()]
+        if len(living) == len(self.children):
+            return
+        self.children = living
+        left, self.left = self.left, {}
+        for slot in left.values():
+            self.put_back(slot)
 
 
-class _Free:
-    """Frees a slot when what lay over it has died; its memory too, if `keep` are free already."""
+class _Return:
+    """Returns a slot when what lay over it has died; to `dropped` if a device may still read it."""
 
-    __slots__ = ("_bare", "_free", "_held", "_keep", "_slot")
+    __slots__ = ("_dropped", "_pool", "_slot")
 
-    def __init__(
-        self, held: dict[int, Any], free: deque[int], bare: deque[int], slot: Slot, keep: int
-    ) -> None:
-        self._held, self._free, self._bare, self._slot, self._keep = held, free, bare, slot, keep
+    def __init__(self, pool: _Pool, slot: Slot, dropped: deque[int] | None) -> None:
+        self._pool, self._slot, self._dropped = pool, slot, dropped
 
     def __call__(self, _: object) -> None:
-        del self._held[self._slot.number]
-        _put_back(self._slot, self._free, self._bare, self._keep)
-
-
-class _Drop:
-    """Puts a slot aside when what lay over it has died: a device may still read it."""
-
-    __slots__ = ("_dropped", "_held", "_number")
-
-    def __init__(self, held: dict[int, Any], dropped: deque[int], number: int) -> None:
-        self._held, self._dropped, self._number = held, dropped, number
-
-    def __call__(self, _: object) -> None:
-        note_stream()
-        del self._held[self._number]
-        self._dropped.append(self._number)
+        pool = self._pool
+        if not pool.is_ours:
+            return  # a forked child lets go of what its parent may still use
+        del pool.held[self._slot.number]
+        if self._dropped is None:
+            pool.put_back(self._slot)
+        else:
+            note_stream()
+            self._dropped.append(self._slot.number)

@@ -1,0 +1,110 @@
+"""Forked children of the user's program: the batches that they hold stay as they are.
+
+A batch lies in shared memory. A child that was forked while a batch lived reads the same
+pages as its parent, so a slot that was lent at that moment is not used again before the
+child has ended. To learn of that, the child inherits one end of a pipe, and so do the
+children that it forks in turn; the parent's end tells when the last of them has gone.
+
+A child that closes all descriptors it has inherited cannot be told from one that has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Protocol
+
+
+class Lender(Protocol):
+    """What lends slots of this process."""
+
+    def has_lent(self) -> bool:
+        """Whether a child that is forked now would share something."""
+        ...
+
+    def note_child(self, child: Child) -> None:
+        """Keep what is lent now until `child` has ended."""
+        ...
+
+    def disown(self) -> None:
+        """Do nothing any more: this is a forked child, and the slots are its parent's."""
+        ...
+
+
+class Child:
+    """A forked child and its descendants, by the pipe whose other end they hold.
+
+    Without a pipe, since the system had no more descriptors, they never end.
+    """
+
+    def __init__(self, pipe: int | None) -> None:
+        self._pipe = pipe
+        if pipe is not None:
+            os.set_blocking(pipe, False)
+
+    def has_ended(self) -> bool:
+        """Whether all of them have ended."""
+        if self._pipe is None:
+            return False
+        try:
+            return os.read(self._pipe, 1) == b""
+        except BlockingIOError:
+            return False
+
+    def __del__(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe)
+
+
+_lenders: weakref.WeakSet[Lender] = weakref.WeakSet()
+_parents: list[int] = []  # in a child: the pipes by which its ancestors know that it lives
+
+
+class _Fork(threading.local):
+    """The fork that this thread is about to make."""
+
+    pipe: tuple[int, int] | None = None
+    shares: bool = False
+
+
+_fork = _Fork()
+
+
+def watch_forks(lender: Lender) -> None:
+    """Tell a lender of every child that is forked while it has lent something."""
+    _lenders.add(lender)
+
+
+def _before() -> None:
+    _fork.shares = any(lender.has_lent() for lender in tuple(_lenders))
+    if _fork.shares:
+        try:
+            _fork.pipe = os.pipe()
+        except OSError:  # no more descriptors
+            _fork.pipe = None
+
+
+def _in_parent() -> None:
+    if not _fork.shares:
+        return
+    pipe, _fork.pipe, _fork.shares = _fork.pipe, None, False
+    if pipe is not None:
+        os.close(pipe[1])
+    child = Child(None if pipe is None else pipe[0])
+    for lender in tuple(_lenders):
+        lender.note_child(child)
+
+
+def _in_child() -> None:
+    pipe, _fork.pipe, _fork.shares = _fork.pipe, None, False
+    if pipe is not None:
+        os.close(pipe[0])
+        _parents.append(pipe[1])
+    for lender in tuple(_lenders):
+        lender.disown()
+    _lenders.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
