@@ -10,34 +10,67 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Augmented, Ids, Stateful, Stateless, flat, one_pass, plain
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, RandomSampler, Sampler, get_worker_info
 
 from dataporter import ResumableDataLoader, StateFormatError, StateMismatchError
 from dataporter.arrivals import Arrivals
-from dataporter.order import Plan
+from dataporter.order import Plan, Topology
+from dataporter.order.ahead import size_of
 from dataporter.samplers import ResumableSampler
-from dataporter.tasks import PlannedTasks
-from dataporter.utils.state_dict import Progress
+from dataporter.tasks import PlannedTasks, SampledTasks, Tasks
+from dataporter.users_sampler import UsersSampler
 
 
-def tasks_of(length: int, batch_size: int) -> PlannedTasks:
-    sampler = ResumableSampler(Ids(length), shuffle=True, seed=3)
-    return PlannedTasks(sampler, Plan(length=length, batch_size=batch_size, tail="uneven"))
+class Growing(Sampler):
+    """Batches of 1, 2, ... up to a largest, and 1 again."""
+
+    def __init__(self, length: int, largest: int) -> None:
+        self.length, self.largest = length, largest
+
+    def __iter__(self):
+        left, size = list(range(self.length)), 1
+        while left:
+            yield left[:size]
+            left, size = left[size:], size % self.largest + 1
 
 
+def tasks_of(kind: str, length: int, batch_size: int) -> Tasks:
+    if kind == "own":
+        sampler = ResumableSampler(Ids(length), shuffle=True, seed=3)
+        return PlannedTasks(sampler, Plan(length=length, batch_size=batch_size, tail="uneven"))
+    users = {
+        "list": list(range(length)),
+        "generator": RandomSampler(range(length), generator=torch.Generator().manual_seed(1)),
+        "stateful": Stateful(5, length),
+        "batches": Growing(length, batch_size),
+    }[kind]
+    is_batches = kind == "batches"
+    return SampledTasks(
+        UsersSampler(users, yields_batches=is_batches),
+        batch_size=None if is_batches else batch_size,
+        drop_last=False,
+        topology=Topology(),
+    )
+
+
+@pytest.mark.parametrize("kind", ["own", "list", "generator", "stateful", "batches"])
+@settings(max_examples=50)
 @given(
     st.integers(1, 60),
     st.lists(
         st.tuples(st.integers(1, 7), st.integers(1, 6), st.integers(0, 5), st.randoms()), max_size=4
     ),
 )
-def test_whatever_arrives_when_every_position_is_delivered_once(length, legs):
+def test_whatever_arrives_when_every_position_is_delivered_once(kind, length, legs):
     """Each leg: batch size, how many are on their way, how many arrive before a resume."""
     seen: list[int] = []
-    progress = Progress(epoch=2)
+    progress = tasks_of(kind, length, 1).fresh(2)
+    whole = [index for task in tasks_of(kind, length, 1).run(progress, 3) for index in task.indices]
     for batch_size, window, steps, rng in [*legs, (3, 4, 99, random.Random(1))]:
         arrivals = Arrivals(progress)
-        coming = tasks_of(length, batch_size).run(progress, seed=3)
+        tasks = tasks_of(kind, length, batch_size)
+        tasks.restore(progress)
+        coming = tasks.run(progress, seed=3)
         on_their_way: list[Any] = []
         for _ in range(steps):
             while len(on_their_way) < window and (task := next(coming, None)):
@@ -46,14 +79,16 @@ def test_whatever_arrives_when_every_position_is_delivered_once(length, legs):
                 break
             task = on_their_way.pop(rng.randrange(len(on_their_way)))
             seen += task.positions.tolist()
+            assert list(task.indices) == [whole[position] for position in task.positions]
             progress = arrivals.note((task, None))[0].progress
             assert sorted(seen) == [
                 *range(progress.samples_processed),
                 *(p for start, stop in progress.ahead for p in range(start, stop)),
             ]
     assert sorted(seen) == list(range(length))
-    assert progress.samples_processed == length
-    assert not progress.ahead
+    # A sampler's state is as of what was drawn of it, so a prefix may end before what is ahead.
+    assert progress.samples_processed + size_of(progress.ahead) == length
+    assert kind != "own" or not progress.ahead
 
 
 class Uneven(Ids):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support import Augmented, Ids, Stateful, one_pass, pass_with_states, passes, plain
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler
 
 from dataporter import (
     ResumableDataLoader,
@@ -298,3 +298,69 @@ def test_a_sampler_that_begins_anew_at_every_iter_is_drawn_to_its_end(num_worker
     assert passes(loader, 2) == [[[0, 1], [2, 3], [4]]] * 2
     by_one = ResumableDataLoader(range(5), 2, sampler=map(int, "01234"), num_workers=num_workers)
     assert one_pass(by_one) == [[0, 1], [2, 3], [4]]
+
+
+def side_by_side(turns: list[int], **options) -> tuple[list, dict]:
+    """Read two passes that are under way at once, in these turns, then each to its end.
+
+    What each delivered, and the state of the newer one halfway.
+    """
+    loader = ResumableDataLoader(options.pop("dataset", range(20)), **options)
+    both = [iter(loader), iter(loader)]
+    got: list[list] = [[], []]
+    for turn in turns:
+        got[turn] += [plain(batch) for batch in [next(both[turn], None)] if batch is not None]
+    halfway = len(got[1]), loader.state_dict()
+    for turn in (0, 1):
+        got[turn] += [plain(batch) for batch in both[turn]]
+    got.append(one_pass(loader))  # the next epoch
+    return got, halfway
+
+
+TURNS = [[], [0, 1, 0, 1], [0, 0, 0, 1], [1, 1, 0], [1, 0, 1, 0]]
+SIDE_BY_SIDE = {
+    **{name: MAKERS[name] for name in MAKERS if "reads ahead" not in name},
+    "torch's random sampler": lambda: {"sampler": generated(), "batch_size": 3},
+    "a sampler with a state": lambda: {"sampler": Stateful(20, 17), "batch_size": 3},
+}
+
+
+@pytest.mark.parametrize("turns", TURNS, ids=str)
+@pytest.mark.parametrize("name", SIDE_BY_SIDE)
+def test_passes_side_by_side_do_not_depend_on_who_fetches(name, turns):
+    make = SIDE_BY_SIDE[name]
+    got, (delivered, state) = side_by_side(turns, seed=1, num_workers=0, **make())
+    for workers in ({"num_workers": 2}, {"num_workers": 2, "engine": "threads"}):
+        assert side_by_side(turns, seed=1, **workers, **make())[0] == got, workers
+    options = make()
+    resumed = ResumableDataLoader(options.pop("dataset", range(20)), seed=1, **options)
+    resumed.load_state_dict(state)
+    assert [*one_pass(resumed), one_pass(resumed)] == [*got[1][delivered:], got[2]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_two_passes_over_torchs_random_sampler_differ_as_they_do_in_torch(num_workers):
+    def pairs(loader_class, **options) -> list:
+        loader = loader_class(range(20), 5, sampler=generated(), num_workers=num_workers, **options)
+        return [[plain(one), plain(other)] for one, other in zip(loader, loader, strict=True)]
+
+    assert pairs(ResumableDataLoader) == pairs(DataLoader)
+
+
+def test_a_batch_sampler_of_other_batch_sizes_goes_on_at_the_exact_sample():
+    def make(size: int) -> ResumableDataLoader:
+        class Batches(Sampler):
+            def __iter__(self):
+                return iter([list(range(at, min(at + size, 20))) for at in range(0, 20, size)])
+
+        return ResumableDataLoader(range(20), batch_sampler=Batches())
+
+    loader = make(6)
+    batches = iter(loader)
+    seen = [plain(next(batches)), plain(next(batches))]
+    resumed = make(5)
+    resumed.load_state_dict(loader.state_dict())
+    assert [*seen, *one_pass(resumed)] == [
+        *([0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]),
+        *([12, 13, 14], [15, 16, 17, 18, 19]),
+    ]

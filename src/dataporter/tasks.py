@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from dataporter.generators import capture, restore, seed_all
 from dataporter.order import Plan, Topology
-from dataporter.order.ahead import around, beyond, size_of
+from dataporter.order.ahead import Ranges, around, beyond, outside, size_of
 from dataporter.order.keys import key_as_int
 from dataporter.randomness import Stream
 from dataporter.samplers import ResumableSampler
-from dataporter.users_sampler import UsersSampler, is_torchs_batch_sampler
+from dataporter.users_sampler import Drawer, UsersSampler, is_torchs_batch_sampler
 from dataporter.utils.state_dict import Progress
+
+_DROPPED = 2**16  # indices that are drawn and dropped at a time
 
 
 class Task(NamedTuple):
@@ -142,6 +144,7 @@ class SampledTasks:
         self._sampler = sampler
         self._drawn_from: Any = sampler.outermost
         self._seed = 0
+        self._newest = Drawer()  # the pass that began last
         self._topology = topology
         self._yields_batches = sampler.yields_batches
         self._size = 1 if batch_size is None else batch_size
@@ -152,6 +155,7 @@ class SampledTasks:
             self._drawn_from, self._yields_batches = self._drawn_from.sampler, False
 
     def fresh(self, epoch: int) -> Progress:
+        self._sampler.draw_for(None)
         kept, rng_state = self._sampler.capture_start()
         return Progress(epoch=epoch, rng_state=rng_state, sampler=kept)
 
@@ -165,17 +169,20 @@ class SampledTasks:
         if progress.sampler is None and progress.rng_state is None:
             return  # nothing that the next epoch would be drawn from
         self._sampler.restore(progress.sampler, progress.rng_state)
-        self._drawing(progress, self._seed)
+        # A pass that has begun has drawn its first index, by whichever engine: two passes that
+        # begin one after the other differ.
+        self._begin_drawing(progress, self._seed, None, least=1)
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
-        world_size, rank = self._topology.world_size, self._topology.rank
         self._seed = seed
+        self._newest = self._sampler.handed_over()
+        return self._run(progress, seed, self._newest)
+
+    def _run(self, progress: Progress, seed: int, drawer: Drawer) -> Iterator[Task]:
+        world_size, rank = self._topology.world_size, self._topology.rank
         stream = Stream(seed, progress.epoch)
-        done, drawn = progress.batches_processed, progress.samples_processed // world_size
-        for indices in self._batches(progress, seed):
-            first, drawn = drawn, drawn + len(indices)
-            if (first, drawn) in progress.ahead:
-                continue
+        done = progress.batches_processed
+        for indices, numbers, reached in self._batches(progress, seed, drawer):
             done += 1
             kept = progress.sampler
             if self._sampler.is_stateful:
@@ -183,19 +190,18 @@ class SampledTasks:
                 kept = self._sampler.capture(ended=self._is_short(indices))
             after = Progress(
                 epoch=progress.epoch,
-                samples_processed=drawn * world_size,
+                samples_processed=reached * world_size,
                 batches_processed=done,
                 rng_state=progress.rng_state,
                 sampler=kept,
-                ahead=beyond(progress.ahead, drawn) if progress.ahead else (),
+                ahead=beyond(progress.ahead, reached) if progress.ahead else (),
             )
             # Interleaved, as ranks share an order: no two ranks have a sample's key in common.
-            positions = np.arange(first, drawn, dtype=np.int64) * world_size + rank
-            yield Task(indices, positions, stream, after)
+            yield Task(indices, numbers * world_size + rank, stream, after)
 
     def end(self, progress: Progress) -> Progress:
         # The next pass goes on from where sampler and generators are now.
-        kept, rng_state = self._sampler.capture_start()
+        kept, rng_state = self._sampler.left_by(self._newest)
         return replace(progress, finished=True, rng_state=rng_state, sampler=kept, ahead=())
 
     def num_batches(self) -> int:
@@ -211,23 +217,30 @@ class SampledTasks:
             return len(indices[-1]) < int(self._drawn_from.batch_size)
         return len(indices) < self._size
 
-    def _batches(self, progress: Progress, seed: int) -> Iterator[Sequence[Any]]:
-        """Draw the indices of each batch, those already consumed left out."""
+    def _batches(
+        self, progress: Progress, seed: int, drawer: Drawer
+    ) -> Iterator[tuple[list[Any], NDArray[np.int64], int]]:
+        """Draw the indices of each batch, their numbers, and the number that is reached then.
+
+        What was consumed is left out, in batches of whatever size that was.
+        """
         if progress.sampler is not None and progress.sampler["ended"]:
             return
-        isolated, drawing = self._drawing(progress, seed)
-        count = 1 if self._yields_batches else self._size
-        with isolated:
-            drawn = list(itertools.islice(drawing, count))
-        while drawn and not (self._drop_last and len(drawn) < count):
-            yield _listed(drawn[0]) if self._yields_batches else drawn
-            with isolated:
-                drawn = list(itertools.islice(drawing, count))
+        drawing = self._begin_drawing(progress, seed, drawer)
+        reached = progress.samples_processed // self._topology.world_size
+        size = 1 if self._yields_batches else self._size
+        while True:
+            indices, numbers, reached = drawing.batch(size, reached, progress.ahead)
+            if indices is None or (self._drop_last and len(indices) < size):
+                return
+            yield indices, numbers, reached
+            if self._is_short(indices):
+                return  # the sampler has ended, and may begin anew if it is asked once more
 
-    def _drawing(
-        self, progress: Progress, seed: int
-    ) -> tuple[AbstractContextManager[None], Iterator[Any]]:
-        """Begin to draw where `progress` is; in what context to go on, and from what."""
+    def _begin_drawing(
+        self, progress: Progress, seed: int, drawer: Drawer | None, *, least: int = 0
+    ) -> _Drawing:
+        """Begin to draw where `progress` is, and `least` after the start of the epoch."""
         isolated: AbstractContextManager[None] = nullcontext()
         skipped = 0
         if not self._sampler.is_stateful:
@@ -235,15 +248,86 @@ class SampledTasks:
                 key = key_as_int("sampler", seed, progress.epoch)
                 # Those that draw at their start do so by their first index.
                 isolated = _Isolated(key, uses=2 if self._sampler.draws_at_start_only else None)
-            samples = progress.samples_processed // self._topology.world_size
-            batches = progress.batches_processed - len(progress.ahead)
-            skipped = batches if self._yields_batches else samples
+            skipped = max(progress.samples_processed // self._topology.world_size, least)
+        drawing = _Drawing(
+            self._sampler,
+            self._drawn_from,
+            isolated,
+            drawer,
+            yields_batches=self._yields_batches,
+        )
+        drawing.skip(skipped)
+        return drawing
+
+
+class _Drawing:
+    """What one pass draws from a sampler, whatever other passes draw from it in between."""
+
+    def __init__(
+        self,
+        sampler: UsersSampler,
+        drawn_from: Any,
+        isolated: AbstractContextManager[None],
+        drawer: Drawer | None,
+        *,
+        yields_batches: bool,
+    ) -> None:
+        self._sampler = sampler
+        self._drawn_from = drawn_from
+        self._isolated = isolated
+        self._drawer = drawer
+        self._yields_batches = yields_batches
+        self._rest: list[Any] = []  # of a batch of which a part was consumed
+        sampler.draw_for(drawer)
         with isolated:
-            drawing = iter(self._drawn_from)
-            if drawing is self._drawn_from:
-                drawing = _advanced(drawing)
-            next(itertools.islice(drawing, skipped, skipped), None)  # drops so many
-        return isolated, drawing
+            self._begin()
+
+    def _begin(self) -> None:
+        self._each = iter(self._drawn_from)
+        if self._each is self._drawn_from:
+            self._each = _advanced(self._each)
+
+    def batch(
+        self, size: int, number: int, ahead: Ranges
+    ) -> tuple[list[Any] | None, NDArray[np.int64], int]:
+        """Draw a batch from index number `number` on; its numbers, and which one comes next.
+
+        Those in `ahead` are left out: they were delivered before their turn. None at the end.
+        """
+        drawn = self.take(size)
+        if drawn is None or not ahead:
+            after = number + len(drawn or ())
+            return drawn, np.arange(number, after, dtype=np.int64), after
+        indices: list[Any] = []
+        numbers: list[int] = []
+        while drawn is not None:
+            wanted = outside(ahead, number, number + len(drawn))
+            indices += [drawn[at - number] for at in wanted]
+            numbers += wanted
+            number += len(drawn)
+            drawn = self.take(size - len(indices)) if len(indices) < size else None
+        return indices or None, np.array(numbers, dtype=np.int64), number
+
+    def take(self, count: int) -> list[Any] | None:
+        """Draw so many indices, or one batch if the sampler yields batches; None at its end."""
+        if self._rest:
+            rest, self._rest = self._rest, []
+            return rest
+        if self._sampler.draw_for(self._drawer) and self._sampler.is_stateful:
+            self._begin()  # a state that was put back takes effect in a new iterator
+        with self._isolated:
+            if not self._yields_batches:
+                return list(itertools.islice(self._each, count)) or None
+            batch = next(self._each, None)
+        return None if batch is None else _listed(batch)
+
+    def skip(self, count: int) -> None:
+        """Draw so many indices and drop them."""
+        while count > 0:
+            drawn = self.take(min(count, _DROPPED))
+            if drawn is None:
+                return
+            self._rest, count = drawn[count:], count - len(drawn)
 
 
 def _advanced(drawing: Iterator[Any]) -> Iterator[Any]:

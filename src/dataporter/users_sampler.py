@@ -49,6 +49,15 @@ _CONTAINERS = (list, tuple, range)
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 
+class Drawer:
+    """Who draws from a sampler: a pass, with what it needs to go on after another one has."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left: tuple[dict[str, Any] | None, str | None] | None = None
+
+
 class UsersSampler:
     """A sampler chain; `yields_batches` if it was given as a batch sampler."""
 
@@ -58,6 +67,8 @@ class UsersSampler:
         self._chain = list(_chain(sampler))
         self._stateful = _by_state(sampler)
         self._before_restore: Any = None
+        self._between = Drawer()  # owns it while no pass draws: what the next one starts from
+        self._drawer = self._between
 
     @property
     def is_stateful(self) -> bool:
@@ -109,6 +120,34 @@ class UsersSampler:
         kept = {"state": states, "ended": False} if states else None
         return kept, json.dumps(generators) if generators else None
 
+    def draw_for(self, drawer: Drawer | None) -> bool:
+        """Put back what `drawer` left, if somebody else has drawn since; None: between passes.
+
+        Say whether that was so. So passes that are read side by side do not take each other's
+        random numbers.
+        """
+        drawer = drawer or self._between
+        if drawer is self._drawer:
+            return False
+        self._drawer.left = self.capture_start()
+        self._drawer = drawer
+        if drawer.left is None:
+            return False
+        self._put_back(*drawer.left)
+        return True
+
+    def handed_over(self) -> Drawer:
+        """Begin a pass from where the sampler is now; who draws for it."""
+        self._between.left = None
+        self._drawer = Drawer()
+        return self._drawer
+
+    def left_by(self, drawer: Drawer) -> tuple[dict[str, Any] | None, str | None]:
+        """What a pass that has ended leaves, from which the next one starts."""
+        self.draw_for(drawer)
+        self._drawer, self._between.left = self._between, None
+        return self.capture_start()
+
     def restore(self, kept: dict[str, Any] | None, rng_state: str | None) -> None:
         """Put back what was captured. If that fails, all is as it was."""
         if iter(self.outermost) is self.outermost:
@@ -118,6 +157,8 @@ class UsersSampler:
             )
             raise StateMismatchError(msg)
         before = self.capture_start()
+        self._drawer.left = before
+        self._drawer, self._between.left = self._between, None
         try:
             self._put_back(kept, rng_state)
         except Exception as error:
@@ -128,6 +169,7 @@ class UsersSampler:
 
     def undo_restore(self) -> None:
         """Go back to before `restore`: another epoch was chosen."""
+        self.draw_for(None)
         if self._before_restore is not None:
             self._put_back(*self._before_restore)
             self._before_restore = None

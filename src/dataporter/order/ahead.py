@@ -50,3 +50,16 @@ def around(ranges: Ranges, counted: Sequence[int] | NDArray[np.int64]) -> NDArra
     for start, stop in ranges:
         positions[positions >= start] += stop - start
     return positions
+
+
+def outside(ranges: Ranges, start: int, stop: int) -> list[int]:
+    """List the positions from `start` to `stop` that are in none of the ranges.
+
+    >>> outside(((2, 4), (6, 8)), 1, 7)
+    [1, 4, 5]
+    """
+    found: list[int] = []
+    for first, end in ranges:
+        found += range(start, min(first, stop))
+        start = max(start, end)
+    return [*found, *range(start, stop)]
