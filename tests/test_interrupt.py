@@ -2,13 +2,17 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from support import Ids, passes
+import pytest
+import torch
+from support import Ids, passes, plain
+from torch.utils.data import IterableDataset, RandomSampler
 
 from dataporter import ResumableDataLoader
 
@@ -65,3 +69,94 @@ def test_a_script_that_saves_on_sigint_goes_on_with_the_next_batch(tmp_path: Pat
     reference = passes(ResumableDataLoader(Ids(200), 4, shuffle=True, seed=3), 2)
     expected = [[epoch, batch] for epoch in range(2) for batch in reference[epoch]]
     assert seen == expected
+
+
+class Tick(BaseException):
+    """What a user's timer raises."""
+
+
+class Interrupted:
+    """A consumer that a timer interrupts at random moments, and that goes on each time."""
+
+    def __init__(self, seed: int, longest: float) -> None:
+        self._rng, self._longest = random.Random(seed), longest
+        self.times = 0
+
+    def all_of(self, batches) -> list:
+        got: list = []
+        while True:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, self._rng.uniform(1e-5, self._longest))
+                for batch in batches:
+                    got.append(batch)  # noqa: PERF402  a batch is kept before anything can happen
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Tick:
+                self.times += 1
+            else:
+                return [plain(batch) for batch in got]
+
+
+@pytest.fixture
+def ticking():
+    def tick(_signal, _frame):
+        raise Tick
+
+    before = signal.signal(signal.SIGALRM, tick)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+class Stream(IterableDataset):
+    """Counts up, with a state."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 60:
+            self.at += 1
+            yield self.at
+        self.at = 0
+
+    def state_dict(self) -> dict:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.at = state["at"]
+
+
+SOURCES = {
+    "own order": lambda: (Ids(60), {"shuffle": True}),
+    "a sampler": lambda: (
+        Ids(60),
+        {"sampler": RandomSampler(Ids(60), generator=torch.Generator().manual_seed(1))},
+    ),
+    "a stream": lambda: (Stream(), {}),
+}
+
+
+# One that comes while Python cleans up is shown and forgotten, as Python does with those.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize(
+    ("options", "epochs", "longest"),
+    [
+        ({}, 40, 0.002),
+        # Not threads: the locks of Python's own thread pools do not survive it.
+        ({"num_workers": 2, "persistent_workers": True}, 20, 0.02),
+        ({"num_workers": 2}, 10, 0.1),
+    ],
+    ids=["inline", "persistent workers", "workers"],
+)
+@pytest.mark.parametrize("source", SOURCES)
+def test_who_catches_interrupts_and_goes_on_gets_every_batch_once(source, options, epochs, longest):
+    def make() -> ResumableDataLoader:
+        dataset, more = SOURCES[source]()
+        return ResumableDataLoader(dataset, 4, seed=3, **more, **options)
+
+    reference = passes(make(), epochs)
+    loader, consumer = make(), Interrupted(1, longest)
+    for epoch in range(epochs):
+        assert consumer.all_of(iter(loader)) == reference[epoch]
+    assert consumer.times

@@ -647,7 +647,7 @@ def test_looking_ahead_at_every_batch_leaves_nothing_behind():
     results = batches._results
     for _ in batches:
         batches.is_last()
-        assert len(batches._looked_at) <= 1
+        assert len(batches._coming) <= 1
         assert batches._results is results  # not wrapped anew at each look
 
 

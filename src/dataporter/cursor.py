@@ -112,14 +112,12 @@ class Cursor:
             progress = self._source.fresh(start.progress.epoch + 1)
         else:
             progress = start.progress
-        self._earlier = ()
-        self.progress = progress
-        self._begun = _Start(
-            progress=progress, loaded=start is not None and start.loaded, chosen=True
-        )
-        self._start = None
+        loaded = start is not None and start.loaded
+        begun = _Start(progress=progress, loaded=loaded, chosen=True)
+        # Assignments only, so that an interrupt leaves either pass whole.
+        self._begun, self._start, self._earlier = begun, None, ()
+        self.progress, self._is_open = progress, True
         self._pass += 1
-        self._is_open = True
         return progress
 
     def take_back(self) -> None:

@@ -2,19 +2,24 @@
 
 The run's progress is replaced, in one assignment, when a batch is handed over: never at
 prefetch, never in pieces. So a state is right at every moment, a signal handler's too.
+
+An interrupt may come at any moment, and whoever catches it may go on. So a result stays in
+`_coming` until it is handed over; from then on there are only assignments, between which
+Python runs no handler. Whatever else is interrupted is done again from the last progress.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from dataporter.cursor import Cursor
 from dataporter.errors import StaleIteratorError
 from dataporter.fetch import EMPTY, Failed
 from dataporter.tasks import Task
 from dataporter.utils.state_dict import Progress
+
+_Result: TypeAlias = tuple[Task, Any]
 
 
 class Pass(Iterator[Any]):
@@ -29,36 +34,77 @@ class Pass(Iterator[Any]):
     def __init__(
         self,
         cursor: Cursor,
-        run: Callable[[Progress], Iterator[tuple[Task, Any]]],
-        rerun: Callable[[Progress], Iterator[tuple[Task, Any]]],
+        run: Callable[[Progress], Iterator[_Result]],
+        rerun: Callable[[Progress], Iterator[_Result]],
         end: Callable[[Progress], Progress],
     ) -> None:
         self._cursor = cursor
         self._run = run
         self._rerun = rerun
         self._end = end
-        try:
-            self._begin()
-        except BaseException:
-            cursor.take_back()
-            raise
+        self._begin()
 
     def _begin(self) -> None:
-        self._progress = self._cursor.begin_pass()
-        self._number = self._cursor.newest_pass
-        self._loads = self._cursor.loads
-        self._looked_at: deque[tuple[Task, Any]] = deque()  # results that come next
+        """Begin where the cursor says; if that fails, the cursor goes on saying so."""
+        before = self._cursor.newest_pass
+        self._loads = -1  # until it has begun
+        self._coming: tuple[_Result, ...] = ()  # results that come next
         # What was under way ends here, so that its workers are free for what begins.
-        self._results: Iterator[tuple[Task, Any]] | None = iter(())
-        self._broken = not self._progress.finished
-        if self._broken:
-            self._results, self._broken = self._run(self._progress), False
+        self._results: Iterator[_Result] | None = iter(())
+        self._broken = False  # the results are at their end, and the epoch is not
+        try:
+            self._progress = self._cursor.begin_pass()
+            self._number = self._cursor.newest_pass
+            if not self._progress.finished:
+                self._results = self._run(self._progress)
+            self._loads = self._cursor.loads
+        except BaseException:
+            if self._cursor.newest_pass != before:
+                self._cursor.take_back()
+            raise
 
     def __next__(self) -> Any:
-        batch = self._next_batch()
-        while batch is EMPTY:  # every sample of it was left out
-            batch = self._next_batch()
-        return batch
+        while True:
+            if self._loads != self._cursor.loads and self._results is not None:
+                self._follow_load()
+            if not self._coming or self._broken:
+                try:
+                    self._look()
+                except StopIteration:
+                    self._finish()
+                    raise
+            task, batch = self._coming[0]
+            if type(batch) is Failed:
+                # The state stays before it. Who catches this and goes on, goes on after it.
+                error = _raisable(batch.error)
+                self._progress, self._coming = task.progress, self._coming[1:]
+                raise error
+            self._cursor.deliver(task.progress, by=self._number)
+            self._progress, self._coming = task.progress, self._coming[1:]
+            if batch is not EMPTY:  # else every sample of it was left out
+                return batch
+
+    def _look(self) -> None:
+        """Add the next result to those that come, or raise: at the end StopIteration."""
+        if self._results is None:
+            raise StopIteration
+        if self._broken:
+            self._coming = ()
+            self._results = self._rerun(self._progress)
+        # Until it is there: an iterator that was interrupted is at its end, the epoch is not.
+        self._broken = True
+        try:
+            self._coming = (*self._coming, next(self._results))
+        except StopIteration:
+            self._broken = False
+            raise
+        self._broken = False
+
+    def _finish(self) -> None:
+        is_newest = self._number == self._cursor.newest_pass  # whose end is the run's
+        if is_newest and not self._progress.finished:
+            self._cursor.deliver(self._end(self._progress), by=self._number)
+        self._results = None
 
     def is_last(self) -> bool:
         """Whether nothing follows the batch handed over last.
@@ -69,54 +115,26 @@ class Pass(Iterator[Any]):
         if self._results is None or self._loads != self._cursor.loads or self._broken:
             return self._results is None
         try:
-            while not self._looked_at or self._looked_at[-1][1] is EMPTY:
-                self._looked_at.append(next(self._results))
+            while not self._coming or self._coming[-1][1] is EMPTY:
+                self._look()
         except StopIteration:
             return True
-        except BaseException as error:
-            self._broken = True  # so the next call tries from here again
-            if not isinstance(error, Exception):
-                raise
+        except Exception:  # noqa: BLE001  the next call tries from here again
+            return False
         return False
 
     def await_workers(self) -> None:
         """Wait until workers have begun, and raise here what went wrong with that."""
-        if self._results is None or self._broken:
+        if self._results is None or self._broken or self._coming:
             return
-        for result in self._results:
-            if type(result[1]) is Failed and result[1].in_init:
-                self._broken = True
-                raise result[1].error
-            self._looked_at.append(result)
-            return
-
-    def _next_batch(self) -> Any:
-        if self._results is None:
-            raise StopIteration
-        if self._loads != self._cursor.loads:
-            self._follow_load()
-        if self._broken:
-            self._looked_at.clear()
-            self._results, self._broken = self._rerun(self._progress), False
         try:
-            task, batch = self._looked_at.popleft() if self._looked_at else next(self._results)
+            self._look()
         except StopIteration:
-            self._results = None
-            is_newest = self._number == self._cursor.newest_pass  # whose end is the run's
-            if is_newest and not self._progress.finished:
-                self._cursor.deliver(self._end(self._progress), by=self._number)
-            raise
-        except BaseException:
-            # Its iterator is at its end now, the epoch is not: the next call tries this batch
-            # again, so that catching an interrupt loses nothing.
+            return
+        failed = self._coming[0][1]
+        if type(failed) is Failed and failed.in_init:
             self._broken = True
-            raise
-        self._progress = task.progress
-        if type(batch) is Failed:
-            # The state stays before it. Who catches this and goes on, goes on after it.
-            raise _raisable(batch.error)
-        self._cursor.deliver(task.progress, by=self._number)
-        return batch
+            raise failed.error
 
     def _follow_load(self) -> None:
         if not self._cursor.has_loaded_start:

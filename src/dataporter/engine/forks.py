@@ -77,6 +77,7 @@ def watch_forks(lender: Lender) -> None:
 
 
 def _before() -> None:
+    _fork.shares = True  # if this is interrupted
     _fork.shares = any(lender.has_lent() for lender in tuple(_lenders))
     if _fork.shares:
         try:
