@@ -142,7 +142,7 @@ SOURCES = {
 @pytest.mark.parametrize(
     ("options", "epochs", "longest"),
     [
-        ({}, 40, 0.002),
+        ({}, 150, 0.002),
         # Not threads: the locks of Python's own thread pools do not survive it.
         ({"num_workers": 2, "persistent_workers": True}, 20, 0.02),
         ({"num_workers": 2}, 10, 0.1),

@@ -112,7 +112,9 @@ class Explanation:
         if self._is_sampled or (self._is_iterable and identity.world_size > 1):
             return None
         draws = re.search(r" (\d+) draws,", identity.order)
-        return int(draws[1]) if draws else identity.num_samples
+        if draws:
+            return int(draws[1])
+        return identity.num_samples if identity.length is None else identity.length
 
     @property
     def delivered(self) -> int:

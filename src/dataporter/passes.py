@@ -26,9 +26,9 @@ class Pass(Iterator[Any]):
     """One pass over a loader, from wherever its cursor stands.
 
     `run` yields what remains after a progress, `rerun` likewise after an interrupt, and `end`
-    says what the end of an epoch leads to. A state loaded in the meantime takes effect
-    here: the pass goes on at the loaded position, or raises if another pass has taken that
-    over.
+    says what the end of an epoch leads to; `num_batches` counts those of a full one. A state
+    loaded in the meantime takes effect here: the pass goes on at the loaded position, or
+    raises if another pass has taken that over.
     """
 
     def __init__(
@@ -37,11 +37,13 @@ class Pass(Iterator[Any]):
         run: Callable[[Progress], Iterator[_Result]],
         rerun: Callable[[Progress], Iterator[_Result]],
         end: Callable[[Progress], Progress],
+        num_batches: Callable[[], int],
     ) -> None:
         self._cursor = cursor
         self._run = run
         self._rerun = rerun
         self._end = end
+        self._num_batches = num_batches
         self._begin()
 
     def _begin(self) -> None:
@@ -83,6 +85,10 @@ class Pass(Iterator[Any]):
             self._progress, self._coming = task.progress, self._coming[1:]
             if batch is not EMPTY:  # else every sample of it was left out
                 return batch
+
+    def __len__(self) -> int:
+        """Batches of a full epoch, wherever this pass began, as torch's iterators say it."""
+        return self._num_batches()
 
     def _look(self) -> None:
         """Add the next result to those that come, or raise: at the end StopIteration."""

@@ -235,6 +235,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         drop_last = drop_last or (tail == "drop" and not iterable)
         self._seed_is_given = seed is not None
         self._own: ResumableSampler | None = None
+        self._follows_length = False
         if is_own(sampler):
             self._own = _agreeing(sampler, seed, chosen if rank is not None else None)
             self._seed_is_given = sampler.seed_is_given
@@ -247,6 +248,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
                 generator=generator,
                 joins=True,
             )
+            self._follows_length = True
         else:
             self._seed = chosen.choose_seed(generator) if seed is None else checked_seed(seed)
         super().__init__(
@@ -401,12 +403,16 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             topology=self._topology,
             tail=tail or ("drop" if self.drop_last else own.tail),
         )
-        return PlannedTasks(own, plan)
+        return PlannedTasks(own, plan, self._length if self._follows_length else None)
+
+    def _length(self) -> int:
+        """How many samples the dataset has by now; a replay buffer grows."""
+        return len(self.dataset)  # type: ignore[arg-type]  # seen to have a length
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
         self._meet_group()
         self._follow_sampler()
-        return Pass(self._cursor, self._run, self._rerun, self._tasks.end)
+        return Pass(self._cursor, self._run, self._rerun, self._tasks.end, self.__len__)
 
     def __len__(self) -> int:
         """Batches that this rank delivers in a full epoch, wherever the run stands."""
@@ -584,13 +590,23 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             raise StateMismatchError("\n".join(messages))
         for message in messages:
             warnings.warn(message, StateMismatchWarning, stacklevel=2)
+        # An epoch has the length that it began with, however the dataset has grown since.
+        length = saved.length if saved.num_samples == present.num_samples else None
         if self._own is not None:
-            progress = within(progress, self._own.order.length, strict=strict)
-        self._continue_at(self._fitted(progress, saved.batch_size), seed)
+            progress = within(progress, self._epoch_length(length), strict=strict)
+        self._continue_at(self._fitted(progress, saved.batch_size), seed, length)
 
-    def _continue_at(self, progress: Progress, seed: int) -> None:
+    def _epoch_length(self, saved: int | None) -> int:
+        """Positions of an epoch of our own order: as saved, or as the dataset has samples now."""
+        if not self._follows_length:
+            return self._own.order.length if self._own is not None else 0
+        return self._length() if saved is None else saved
+
+    def _continue_at(self, progress: Progress, seed: int, length: int | None = None) -> None:
         """Make the next pass begin at a progress that fits this loader."""
         self._tasks.restore(progress)
+        if self._follows_length and self._own is not None:
+            self._own.resize(self._epoch_length(length))
         self._follow_lanes()
         if self._own is None:
             self._seed = seed
@@ -626,14 +642,18 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             self._runner.close()
 
     def _identity(self) -> Identity:
+        num_samples = length = self._num_samples
+        if self._follows_length and self._own is not None:
+            num_samples, length = self._length(), self._own.order.length
         return Identity(
             seed=self.seed,
             shuffle=self._own is not None and self._own.shuffle,
             order=self._order_id(),
-            num_samples=self._num_samples,
+            num_samples=num_samples,
             fingerprint=self._fingerprint,
             batch_size=self.batch_size,
             world_size=self._topology.world_size,
+            length=None if length == num_samples else length,
         )
 
     def _order_id(self) -> str:

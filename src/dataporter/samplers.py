@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Iterator, Mapping, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, TypeGuard
 
 import torch
@@ -113,6 +113,11 @@ class ResumableSampler(Sampler[int]):
     @seed.setter
     def seed(self, seed: int) -> None:
         self._order = self._order.with_seed(checked_seed(seed))
+
+    def resize(self, length: int) -> None:
+        """Draw from data that has `length` samples by now; not for weighted orders."""
+        if length != self._order.length:
+            self._order = replace(self._order, length=_checked_length(length))  # type: ignore[type-var]  # a dataclass
 
     @property
     def epoch(self) -> int:
@@ -284,10 +289,7 @@ def _make_order(
     if not isinstance(data, int | Sized):
         msg = f"a sampler needs a dataset or its length, found {type(data).__name__} {data!r}."
         raise OptionTypeError(msg)
-    length = data if isinstance(data, int) else len(data)
-    if isinstance(length, bool) or not 0 <= length <= sys.maxsize:
-        msg = f"a sampler's length must be an int of at least 0, found {length!r}."
-        raise OptionError(msg)
+    length = _checked_length(data if isinstance(data, int) else len(data))
     seed = drawn_seed() if seed is None else checked_seed(seed)
     if weights is None:
         if num_samples is not None:
@@ -310,6 +312,13 @@ def _make_order(
         msg = f"weights must be one for each sample: found {len(order.weights)} for {length}."
         raise OptionError(msg)
     return order
+
+
+def _checked_length(length: int) -> int:
+    if isinstance(length, bool) or not 0 <= length <= sys.maxsize:
+        msg = f"a sampler's length must be an int of at least 0, found {length!r}."
+        raise OptionError(msg)
+    return length
 
 
 def is_own(sampler: object) -> TypeGuard[ResumableSampler]:

@@ -7,7 +7,7 @@ A pass follows dataporter's own order (`PlannedTasks`) or a sampler of the user'
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.generators import capture, restore, seed_all
-from dataporter.order import Plan, Topology
+from dataporter.order import Order, Plan, Topology
 from dataporter.order.ahead import Ranges, around, beyond, outside, size_of
 from dataporter.order.keys import key_as_int
 from dataporter.randomness import Stream
@@ -70,13 +70,22 @@ class Tasks(Protocol):
 
 
 class PlannedTasks:
-    """Tasks of dataporter's own order, shared among ranks by a plan."""
+    """Tasks of dataporter's own order, shared among ranks by a plan.
 
-    def __init__(self, sampler: ResumableSampler, plan: Plan) -> None:
+    `length` tells how many samples the dataset has by now, if that may change: each epoch has
+    as many as there are when it begins.
+    """
+
+    def __init__(
+        self, sampler: ResumableSampler, plan: Plan, length: Callable[[], int] | None = None
+    ) -> None:
         self._sampler = sampler
         self._plan = plan
+        self._length = length
 
     def fresh(self, epoch: int) -> Progress:
+        if self._length is not None:
+            self._sampler.resize(self._length())
         return Progress(epoch=epoch)
 
     def restore(self, progress: Progress) -> None:
@@ -89,10 +98,13 @@ class PlannedTasks:
         pass
 
     def run(self, progress: Progress, seed: int) -> Iterator[Task]:
+        # The order of now: later passes may have another length, and a load another seed.
+        return self._run(progress, seed, self._sampler.order, self._shared())
+
+    def _run(self, progress: Progress, seed: int, order: Order, plan: Plan) -> Iterator[Task]:
         # Counted without what was delivered ahead, all of which lies beyond the start.
-        ahead, size = progress.ahead, self._plan.batch_size
-        plan = replace(self._shared(), length=self._plan.length - size_of(ahead))
-        order = self._sampler.order  # of now: loading a state may have changed its seed
+        ahead, size = progress.ahead, plan.batch_size
+        plan = replace(plan, length=plan.length - size_of(ahead))
         stream = Stream(seed, progress.epoch)
         epoch, start, done = progress.epoch, progress.samples_processed, progress.batches_processed
         step = 0
@@ -115,19 +127,24 @@ class PlannedTasks:
 
     def end(self, progress: Progress) -> Progress:
         samples, batches = progress.samples_processed, progress.batches_processed
-        if self._plan.tail != "drop" and samples < self._plan.length:
+        length = self._sampler.order.length
+        if self._plan.tail != "drop" and samples < length:
             # An uneven last step that this rank had no part in; the state is that of all.
-            samples, batches = self._plan.length, batches + 1
+            samples, batches = length, batches + 1
         return replace(
             progress, samples_processed=samples, batches_processed=batches, finished=True, ahead=()
         )
 
     def num_batches(self) -> int:
-        return self._shared().num_batches()
+        plan = self._shared()
+        return (
+            plan if self._length is None else replace(plan, length=self._length())
+        ).num_batches()
 
     def _shared(self) -> Plan:
-        """The plan of the ranks that there are now."""
-        return replace(self._plan, topology=self._sampler.topology)
+        """The plan of this epoch, for the ranks that there are now."""
+        length, topology = self._sampler.order.length, self._sampler.topology
+        return replace(self._plan, length=length, topology=topology)
 
 
 class SampledTasks:

@@ -12,6 +12,8 @@ delivered. A load checks every identity field that would silently change the dat
     seed               of the order and of the samples' randomness
     shuffle, order     the order's name and parameters
     num_samples        length of the dataset, None where it has none
+    length             only where the dataset has changed its length since this epoch began: the
+                       positions that this epoch has
     fingerprint        what the dataset says of its contents, None if nothing
     batch_size         as saved; free to change, None with a batch sampler
     world_size         as saved; free to change, except with a sampler of the user's own
@@ -69,6 +71,7 @@ class Identity:
     fingerprint: str | None
     batch_size: int | None
     world_size: int
+    length: int | None = None
 
 
 _PROGRESS_FIELDS = tuple(field.name for field in fields(Progress))
@@ -96,6 +99,8 @@ def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
     # There even where it is empty: torch.distributed.checkpoint loads only the keys that the
     # state of the loader before the load has.
     state["ahead"] = [list(run) for run in progress.ahead]
+    if identity.length is None:
+        del state["length"]
     if progress.lanes is None:
         del state["lanes"]
     else:
@@ -218,8 +223,9 @@ _CHECKS: dict[str, _Check] = {
     "fingerprint": _or_none(_is_text),
     "batch_size": _or_none(_is_positive),
     "world_size": _is_positive,
+    "length": _or_none(_is_count),
 }
-_OPTIONAL = {"sampler", "ahead", "lanes"}
+_OPTIONAL = {"sampler", "ahead", "lanes", "length"}
 
 
 def _field(state: Mapping[Any, Any], name: str, check: _Check) -> Any:
