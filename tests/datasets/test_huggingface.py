@@ -13,6 +13,7 @@ import torch
 from datasets import ClassLabel, Features, List, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_tokenizer import LINES, small_tokenizer
 from support import plain
 from torch.utils.data import DataLoader, Subset
 
@@ -320,6 +321,151 @@ def test_a_text_that_is_none_is_named():
         dataset.collate_fn(dataset.__getitems__([0, 1]))
 
 
+# Tokens of unequal lengths
+
+
+lengths = st.lists(st.integers(0, 5), min_size=1, max_size=6)
+FILLS = {
+    "input_ids": 9,
+    "attention_mask": 0,
+    "labels": -100,
+    "token_type_ids": 0,
+    "special_tokens_mask": 1,
+}
+
+
+def padded_by_hand(rows, fill, side):
+    width = max(1, *map(len, rows))
+    missing = [[fill] * (width - len(row)) for row in rows]
+    if side == "left":
+        return [gap + list(row) for row, gap in zip(rows, missing, strict=True)]
+    return [list(row) + gap for row, gap in zip(rows, missing, strict=True)]
+
+
+@settings(max_examples=30)
+@given(
+    lengths,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "input_ids": st.sampled_from(["int32", "int16", "uint16"]),
+            "attention_mask": st.sampled_from(["uint8", "bool", "bfloat16"]),
+            "labels": st.sampled_from(["int8", "float16", "bfloat16"]),
+        },
+    ),
+    st.sampled_from(["left", "right"]),
+    st.sampled_from([None, "numpy", "torch"]),
+)
+def test_tokens_of_any_lengths_are_padded_from_arrow_as_from_rows(
+    lengths, conversions, side, layout
+):
+    whole = {
+        name: [
+            [1 + (row + place) % 8 for place in range(length)] for row, length in enumerate(lengths)
+        ]
+        for name in FILLS
+    }
+    whole["attention_mask"] = [[1] * length for length in lengths]
+    kinds = Features({name: List(Value("int64")) for name in FILLS})
+    rows = datasets.Dataset.from_dict(whole, features=kinds).with_format(layout)
+    tokenizer = small_tokenizer(padding_side=side)
+    dataset = HFDatasetWrapper(rows, conversions, tokenizer=tokenizer, pad_token_id=9)
+    one_by_one = dataset.collate_fn([dataset[i] for i in range(len(rows))])
+    at_once = dataset.collate_fn(dataset.__getitems__(list(range(len(rows)))))
+    assert_same(at_once, one_by_one)
+    for name, fill in FILLS.items():
+        assert at_once[name].dtype is getattr(torch, conversions.get(name, "int64")), name
+        assert at_once[name].tolist() == padded_by_hand(whole[name], fill, side), name
+
+
+def test_a_tokenised_dataset_gives_the_batches_that_its_tokenizer_would_pad():
+    tokenizer = small_tokenizer()
+    texts = datasets.Dataset.from_dict({"text": LINES})
+    rows = texts.map(lambda row: dict(tokenizer(row["text"])), remove_columns="text")
+    dataset = HFDatasetWrapper(rows, CONVERSIONS, tokenizer=tokenizer)
+    batch = dataset.collate_fn(dataset.__getitems__([0, 1, 2]))
+    wanted = tokenizer.pad(rows[[0, 1, 2]], return_tensors="pt")
+    assert {name: plain(batch[name]) for name in batch} == {
+        name: plain(wanted[name]) for name in wanted
+    }
+    assert [str(batch[name].dtype) for name in ("input_ids", "attention_mask")] == [
+        "torch.int32",
+        "torch.uint8",
+    ]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_documented_call_batches_tokens_of_unequal_lengths(num_workers):
+    rows = datasets.Dataset.from_dict(
+        {
+            "input_ids": [list(range(1, 2 + i % 5)) for i in range(ROWS)],
+            "attention_mask": [[1] * (1 + i % 5) for i in range(ROWS)],
+            "label": [i % 2 for i in range(ROWS)],
+        }
+    )
+    dataset = HFDatasetWrapper(rows, dtype_conversions=CONVERSIONS)
+    loader = create_resumable_dataloader(
+        dataset,
+        batch_size=4,
+        shuffle=True,
+        collate_fn=dataset.collate_fn,
+        num_workers=num_workers,
+    )
+    batches = list(loader)
+    assert [batch["input_ids"].dtype for batch in batches] == [torch.int32] * 3
+    seen = [row for batch in batches for row in batch["attention_mask"].sum(1).tolist()]
+    assert sorted(seen) == sorted(1 + i % 5 for i in range(ROWS))
+
+
+def test_without_an_attention_mask_the_padding_token_must_be_known_and_then_is_used():
+    rows = datasets.Dataset.from_dict({"input_ids": [[1, 2], [3]]})
+    bare = HFDatasetWrapper(rows)
+    with pytest.raises(
+        OptionError, match=r"no padding token is known\. Pass pad_token_id=, or tok"
+    ):
+        bare.collate_fn(bare.__getitems__([0, 1]))
+    tokenizer = small_tokenizer()
+    for options in ({"pad_token_id": tokenizer.pad_token_id}, {"tokenizer": tokenizer}):
+        dataset = HFDatasetWrapper(rows, **options)
+        batch = dataset.collate_fn(dataset.__getitems__([0, 1]))
+        assert batch["input_ids"].tolist() == [[1, 2], [3, tokenizer.pad_token_id]]
+
+
+def test_texts_are_tokenised_also_if_the_tokenizer_has_no_padding_token():
+    texts = datasets.Dataset.from_dict({"text": LINES})
+    without = small_tokenizer("pad_token")
+    dataset = HFDatasetWrapper(texts, tokenizer=without, pad_token_id=0)
+    batch = dataset.collate_fn(dataset.__getitems__([0, 1]))
+    wanted = small_tokenizer()(LINES[:2], padding=True, return_tensors="pt")
+    assert torch.equal(batch["input_ids"], wanted["input_ids"])
+    assert torch.equal(batch["attention_mask"], wanted["attention_mask"])
+
+
+def test_padding_that_a_dtype_lacks_is_named_with_one_that_has_it():
+    rows = datasets.Dataset.from_dict({"labels": [[1, 2], [3]]})
+    for on_overflow in ("raise", "clamp", "wrap"):
+        dataset = HFDatasetWrapper(rows, {"labels": "uint8"}, on_overflow=on_overflow)
+        for batch in (dataset.__getitems__([0, 1]), [dataset[0], dataset[1]], [rows[0], rows[1]]):
+            with pytest.raises(ConversionError, match=r"padded with -100.* uint8.*: 'int32'"):
+                dataset.collate_fn(batch)
+    mended = HFDatasetWrapper(rows, dtype_conversions={"labels": "int32"})
+    assert mended.collate_fn(mended.__getitems__([0, 1]))["labels"].tolist() == [[1, 2], [3, -100]]
+
+
+def test_a_label_that_is_one_number_or_words_is_no_sequence_of_tokens():
+    rows = datasets.Dataset.from_dict({"labels": [1, 0]})
+    words = datasets.Dataset.from_dict({"labels": [["O", "B"], ["O"]]})
+    for data, wanted in ((rows, [1, 0]), (words, [["O", "B"], ["O"]])):
+        dataset = HFDatasetWrapper(data)
+        for batch in (dataset.__getitems__([0, 1]), [dataset[0], dataset[1]]):
+            assert plain(dataset.collate_fn(batch)["labels"]) == wanted
+
+
+def test_rows_that_are_tokenised_already_cannot_be_cut():
+    with pytest.raises(OptionError, match=r"max_length=2 cuts texts.*Drop max_length"):
+        HFDatasetWrapper(tokens().remove_columns("text"), tokenizer=len, max_length=2)
+
+
 # What cannot be done
 
 
@@ -333,6 +479,20 @@ def test_rows_of_unequal_shapes_are_named():
                 dataset.collate_fn(batch)
 
 
+def test_each_remedy_for_rows_of_unequal_shapes_works():
+    rows = datasets.Dataset.from_dict({"ids": [[1, 2], [1, 2], [3]], "label": [0, 1, 2]})
+    in_the_dataset = rows.map(lambda row: {"ids": (row["ids"] + [0, 0])[:2]})
+    for mended, options in (
+        (in_the_dataset, {}),
+        (rows.remove_columns("ids"), {}),
+        (rows.rename_column("ids", "input_ids"), {"pad_token_id": 0}),
+    ):
+        dataset = HFDatasetWrapper(mended, **options)
+        assert dataset.collate_fn(dataset.__getitems__([0, 1, 2]))["label"].tolist() == [0, 1, 2]
+    loader = ResumableDataLoader(HFDatasetWrapper(rows), batch_size=3, collate_fn=list)
+    assert [row["ids"] for row in next(iter(loader))] == [[1, 2], [1, 2], [3]]
+
+
 def test_rows_that_are_uneven_in_themselves_are_named():
     for conversions in ({}, {"ids": "int32"}):
         dataset = HFDatasetWrapper(
@@ -344,13 +504,23 @@ def test_rows_that_are_uneven_in_themselves_are_named():
                 dataset.collate_fn(batch)
 
 
-@pytest.mark.parametrize("column", [[1, None], [None, 0.5], [[1], None], [[1, None], [1, 2]]])
-def test_missing_numbers_are_named(column):
-    rows = datasets.Dataset.from_dict({"x": column})
-    for conversions in ({}, {"x": "int32"}):
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("x", [1, None]),
+        ("x", [None, 0.5]),
+        ("x", [[1], None]),
+        ("x", [[1, None], [1, 2]]),
+        ("labels", [[1], None]),
+        ("labels", [[1, None], [1]]),
+    ],
+)
+def test_missing_numbers_are_named(name, column):
+    rows = datasets.Dataset.from_dict({name: column})
+    for conversions in ({}, {name: "int32"}):
         dataset = HFDatasetWrapper(rows, conversions, on_overflow="clamp")
         for batch in (dataset.__getitems__([0, 1]), [dataset[0], dataset[1]]):
-            with pytest.raises(CollationError, match=r"^x: (row \d|some numbers) of the batch"):
+            with pytest.raises(CollationError, match=rf"^{name}: (row \d|some numbers) of the b"):
                 dataset.collate_fn(batch)
 
 

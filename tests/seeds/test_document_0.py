@@ -8,9 +8,9 @@ from importlib import import_module
 import datasets
 import pytest
 import torch
+from small_tokenizer import LINES, small_tokenizer
 from support import flat, plain
 from torch.utils.data import DataLoader, Dataset
-from training.small_tokenizer import LINES, small_tokenizer
 from watching import environment
 
 from dataporter import ResumableDataLoader, ResumableSampler, create_resumable_dataloader

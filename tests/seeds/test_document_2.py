@@ -8,9 +8,9 @@ import datasets
 import pytest
 import torch
 from PIL import Image
+from small_tokenizer import LINES, small_tokenizer
 from support import flat, plain
 from torch.utils.data import DataLoader, Dataset, TensorDataset
-from training.small_tokenizer import LINES, small_tokenizer
 
 from dataporter import ResumableDataLoader
 from dataporter.training import (

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from small_tokenizer import LINES, small_tokenizer
 from support import Ids, flat, plain
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
-from training.small_tokenizer import LINES, small_tokenizer
 
 from dataporter import ResumableDataLoader, ResumableSampler
 from dataporter.utils.dataloader import (

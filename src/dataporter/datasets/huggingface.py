@@ -2,8 +2,9 @@
 
 A batch is one read: numbers, and lists of them that are equally long, go from their Arrow
 columns to tensors of the wanted dtype, without becoming Python objects in between. The
-result equals that of collating the rows one by one. Datasets that decode or have a format or
-transform are read as rows, which they make themselves.
+result equals that of collating the rows one by one. Tokens may be of unequal lengths: they
+are padded. Datasets that decode or have a format or transform are read as rows, which they
+make themselves.
 """
 
 from __future__ import annotations
@@ -21,8 +22,16 @@ from torch.utils.data import Dataset
 
 from dataporter.arguments import check_int, did_you_mean
 from dataporter.converters import KeyBasedDtypeConverter
-from dataporter.converters.narrowing import OnOverflow, cast
-from dataporter.converters.numbers import KINDS, as_array
+from dataporter.converters.narrowing import OnOverflow
+from dataporter.datasets.columns import (
+    FILLS,
+    Tokens,
+    as_python_would,
+    as_tensor,
+    padding_id,
+    stacked,
+    tokens_of,
+)
 from dataporter.errors import CollationError, OptionError, OptionTypeError
 from dataporter.fetch.rows import check_rows, columns_of
 from dataporter.utils.fingerprint import dataset_fingerprint
@@ -42,10 +51,23 @@ class HFDatasetWrapper(Dataset[Any]):
       that are not named are as torch would collate them, with 64 bits a number.
     - `tokenizer`: called by `collate_fn` with a batch's texts, as tokenizers of `transformers`
       are: `tokenizer(texts, padding=True, truncation=..., max_length=...)`. The columns that it
-      returns stand in place of the text. Without one, nothing is tokenised.
+      returns stand in place of the text. Without one, nothing is tokenised. Of rows that have
+      `input_ids` and no text, it says only how they are padded.
     - `text_column`: where the texts are.
     - `max_length`: to which the tokenizer truncates; without it, it does not.
     - `on_overflow`: what becomes of values that do not fit: "raise", "clamp" or "wrap".
+    - `pad_token_id`: what pads `input_ids`, instead of the tokenizer's padding token.
+
+    Token columns of unequal lengths are padded to the longest of the batch: `input_ids` with
+    the padding token (0 if none is known and there is an `attention_mask`), `attention_mask`
+    and `token_type_ids` with 0, `special_tokens_mask` with 1 and `labels` with -100; on the
+    right, or where the tokenizer pads.
+
+    >>> rows = [{"input_ids": [5, 6, 7], "labels": [6, 7, 8]}, {"input_ids": [9], "labels": [4]}]
+    >>> dataset = HFDatasetWrapper(rows, {"input_ids": "int32"}, pad_token_id=0)
+    >>> dataset.collate_fn([dataset[0], dataset[1]])["labels"]
+    tensor([[   6,    7,    8],
+            [   4, -100, -100]])
 
     The dataset is taken with the format that it has now.
     """
@@ -59,6 +81,7 @@ class HFDatasetWrapper(Dataset[Any]):
         max_length: int | None = None,
         *,
         on_overflow: OnOverflow = "raise",
+        pad_token_id: int | None = None,
     ) -> None:
         check_dataset(hf_dataset)
         conversions = {} if dtype_conversions is None else dtype_conversions
@@ -72,10 +95,12 @@ class HFDatasetWrapper(Dataset[Any]):
         self._tokenizer = tokenizer
         self._text_column = text_column
         self._max_length = max_length
+        self._pad_token_id = pad_token_id
         _check_tokenizer(tokenizer, max_length)
+        check_int("pad_token_id", pad_token_id, least=0, optional=True)
         columns = getattr(hf_dataset, "column_names", None)
-        if tokenizer is not None and columns is not None:
-            self._check_text_column(columns)
+        if columns is not None:
+            self._has_texts(columns)  # or raise
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -109,35 +134,64 @@ class HFDatasetWrapper(Dataset[Any]):
         table = self._tables[numbers]
         columns = {}
         for name in table.column_names:
-            column: Any = _from_arrow(table.column(name))
-            if isinstance(column, np.ndarray) and name not in self._named:
-                column = _as_python_would(column, name)
+            column: Any = _from_arrow(table.column(name), name)
+            if name not in self._named:
+                if isinstance(column, np.ndarray):
+                    column = as_python_would(column, name)
+                elif isinstance(column, Tokens):
+                    column = column._replace(flat=as_python_would(column.flat, name))
             columns[name] = column
         # Converted here, a value that does not fit is an error of its sample, as in __getitem__.
-        return _Rows(table, self.converter.convert_batch(columns), self.converter)
+        return _Rows(table, self._converted(columns), self.converter)
 
     def collate_fn(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """Make a batch of rows: numbers stacked, strings in a list, texts tokenised.
+        """Make a batch of rows: numbers stacked, tokens padded, strings listed, texts tokenised.
 
-        Numbers, and lists, arrays and tensors of equal shapes, become one tensor a column.
-        Whatever else there is stays a list.
+        Numbers, and lists, arrays and tensors of equal shapes, become one tensor a column, and
+        so do token columns. Whatever else there is stays a list.
         """
         if isinstance(rows, Mapping) or not isinstance(rows, Sequence):
             msg = f"collate_fn takes a list of rows, found {type(rows).__name__}."
             raise OptionTypeError(msg)
         check_rows(rows)
         columns = dict(rows.columns) if isinstance(rows, _Rows) else columns_of(rows)
-        if self._tokenizer is not None:
+        if self._has_texts(columns):
             columns = self._tokenised(columns)
-        stacked = {name: _stacked(column, name, self._named) for name, column in columns.items()}
-        batch: dict[str, Any] = self.converter.convert_batch(stacked)
+        batch = self._converted({name: self._laid(columns[name], name) for name in columns})
+        for name, column in batch.items():
+            if isinstance(column, Tokens):
+                batch[name] = self._padded(column, name, has_mask="attention_mask" in batch)
+            elif isinstance(column, np.ndarray):
+                batch[name] = as_tensor(column)
+        return batch
+
+    def _laid(self, column: Any, name: str) -> Any:
+        """A column as one tensor, as tokens to be padded, or as the list that it is."""
+        is_of_tokens = name in FILLS and isinstance(column, list)
+        tokens = tokens_of(column, name, self._named) if is_of_tokens else None
+        return stacked(column, name, self._named) if tokens is None else tokens
+
+    def _converted(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """The columns with the dtypes that are asked for; padding comes after that."""
+        flat = {
+            name: column.flat if isinstance(column, Tokens) else column
+            for name, column in columns.items()
+        }
+        converted: dict[str, Any] = self.converter.convert_batch(flat)
         return {
-            name: _tensor(column) if isinstance(column, np.ndarray) else column
-            for name, column in batch.items()
+            name: column._replace(flat=converted[name])
+            if isinstance(column, Tokens)
+            else converted[name]
+            for name, column in columns.items()
         }
 
+    def _padded(self, tokens: Tokens, name: str, *, has_mask: bool) -> torch.Tensor:
+        fill = FILLS[name]
+        if fill is None:
+            fill = padding_id(self._pad_token_id, self._tokenizer, has_mask=has_mask)
+        return tokens.pad(fill, getattr(self._tokenizer, "padding_side", None) or "right", name)
+
     def _tokenised(self, columns: dict[str, Any]) -> dict[str, Any]:
-        self._check_text_column(columns)
         texts = columns.pop(self._text_column)
         for number, text in enumerate(texts):
             if not isinstance(text, str):
@@ -149,7 +203,7 @@ class HFDatasetWrapper(Dataset[Any]):
         tokenizer: Any = self._tokenizer
         encoded = tokenizer(
             texts,
-            padding=True,
+            padding=self._pad_token_id is None,  # else it is done here
             truncation=self._max_length is not None,
             max_length=self._max_length,
         )
@@ -161,14 +215,25 @@ class HFDatasetWrapper(Dataset[Any]):
             raise OptionTypeError(msg)
         return columns | dict(encoded)
 
-    def _check_text_column(self, columns: Any) -> None:
+    def _has_texts(self, columns: Any) -> bool:
+        """Whether there are texts to tokenise; rows that are tokenised already have none."""
         name = self._text_column
-        if name not in columns:
+        if self._tokenizer is None or name in columns:
+            return self._tokenizer is not None
+        if name != "text" or "input_ids" not in columns:
             msg = (
                 f"there is no text_column {name!r} to tokenise.{did_you_mean(name, columns)} "
-                f"The columns are {', '.join(map(repr, columns))}."
+                f"Pass text_column= with one of {', '.join(map(repr, columns))}."
             )
             raise OptionError(msg)
+        if self._max_length is not None:
+            msg = (
+                f"max_length={self._max_length} cuts texts when they are tokenised, but these "
+                "rows have 'input_ids' and no 'text'. Drop max_length, and cut them where they "
+                "are tokenised, with truncation=True."
+            )
+            raise OptionError(msg)
+        return False
 
 
 class _Rows(Sequence[Any]):
@@ -256,15 +321,31 @@ def _is_plain(feature: Any) -> bool:
     return kind in ("Value", "ClassLabel")
 
 
-def _from_arrow(column: Any) -> NDArray[Any] | list[Any]:
-    array = _array(column.combine_chunks())
-    return column.to_pylist() if array is None else array
+def _from_arrow(column: Any, name: str) -> NDArray[Any] | Tokens | list[Any]:
+    whole = column.combine_chunks()
+    found: NDArray[Any] | Tokens | list[Any] | None = _array(whole)
+    if found is None and name in FILLS:
+        found = _tokens(whole)
+    if found is None:
+        found = list(column.to_pylist())
+    return found
+
+
+def _tokens(column: Any) -> Tokens | None:
+    """Lists of numbers of an Arrow array, of any lengths; None for anything else."""
+    if column.null_count or not _is_list(column.type):
+        return None
+    flat = column.flatten()
+    # As of rows one by one, nobody knows of what kind empty lists are.
+    numbers = _array(flat) if len(flat) else np.empty(0, dtype=np.int64)
+    if numbers is None or numbers.ndim != 1:
+        return None
+    return Tokens(numbers, _lengths(column))
 
 
 def _array(column: Any) -> NDArray[Any] | None:
     """Numbers of an Arrow array, also in lists of equal lengths; None for anything else."""
-    import pyarrow.compute  # noqa: PLC0415  there wherever a Hugging Face dataset is
-    import pyarrow.types as kinds  # noqa: PLC0415  likewise
+    import pyarrow.types as kinds  # noqa: PLC0415  there wherever a Hugging Face dataset is
 
     kind = column.type
     if column.null_count or not len(column):
@@ -272,84 +353,23 @@ def _array(column: Any) -> NDArray[Any] | None:
     if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind):
         array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return array
-    if not (kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind)):
+    if not _is_list(kind):
         return None
-    lengths = pyarrow.compute.list_value_length(column).to_numpy()
+    lengths = _lengths(column)
     flat = _array(column.flatten())
     if flat is None or (lengths != lengths[0]).any():
         return None
     return flat.reshape(len(column), lengths[0], *flat.shape[1:])
 
 
-def _stacked(column: Any, path: str, named: set[str]) -> Any:
-    """One tensor of a column of numbers; anything else stays a list."""
-    if not isinstance(column, list):
-        return column
-    first = column[0]
-    if isinstance(first, Mapping):
-        inner = columns_of(column, f"{path}: ")
-        return {name: _stacked(part, f"{path}.{name}", named) for name, part in inner.items()}
-    if not any(map(_has_numbers, column)):
-        return column
-    for number, part in enumerate(column):
-        if part is None:
-            msg = (
-                f"{path}: row {number} of the batch has no value, expected numbers. Fill such "
-                "rows, filter them out, or remove the column."
-            )
-            raise CollationError(msg)
-    if all(isinstance(part, torch.Tensor) for part in column):
-        _check_shapes([tuple(part.shape) for part in column], path)
-        return torch.stack(column)
-    try:
-        array = as_array(column, path)
-    except ValueError:
-        _check_shapes([_shape(part) for part in column], path)
-        raise
-    if array is None:
-        msg = (
-            f"{path}: some numbers of the batch are missing or are no numbers. Fill such rows, "
-            "filter them out, or remove the column."
-        )
-        raise CollationError(msg)
-    # Python's numbers past 63 bits; without a dtype that is asked for, torch refuses them.
-    is_too_wide = array.dtype == np.uint64 and not isinstance(first, np.ndarray | np.generic)
-    return _as_python_would(array, path) if is_too_wide and path not in named else _tensor(array)
+def _is_list(kind: Any) -> bool:
+    import pyarrow.types as kinds  # noqa: PLC0415  likewise
+
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 
-def _has_numbers(part: Any) -> bool:
-    while isinstance(part, list) and part:
-        part = part[0]
-    if isinstance(part, np.ndarray | np.generic):
-        return part.dtype.kind in KINDS
-    return isinstance(part, bool | int | float | complex | torch.Tensor)
+def _lengths(column: Any) -> NDArray[np.int64]:
+    import pyarrow.compute  # noqa: PLC0415  likewise
 
-
-def _check_shapes(shapes: list[tuple[Any, ...]], path: str) -> None:
-    for number, shape in enumerate(shapes):
-        if shape != shapes[0] or ... in shape:
-            msg = (
-                f"{path}: rows of unequal shapes cannot be stacked, the first is {shapes[0]}, row "
-                f"{number} of the batch {shape}. Pad them, pass tokenizer= if these are tokens, "
-                "remove the column, or use a collate_fn of your own."
-            )
-            raise CollationError(msg)
-
-
-def _shape(part: Any) -> tuple[Any, ...]:
-    """How long lists in lists are; `...` where they differ."""
-    if not isinstance(part, list):
-        return tuple(np.shape(part))
-    inner = {_shape(item) for item in part}
-    return (len(part), *(inner.pop() if len(inner) == 1 else (...,) if inner else ()))
-
-
-def _as_python_would(array: NDArray[Any], path: str) -> torch.Tensor:
-    """A tensor as torch would make it of these numbers in Python: with 64 bits each."""
-    wide = {"i": torch.int64, "u": torch.int64, "f": torch.float64}.get(array.dtype.kind)
-    tensor = _tensor(array)
-    return tensor if wide is None else cast(tensor, wide, path=path)
-
-
-def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    lengths: NDArray[np.int64] = pyarrow.compute.list_value_length(column).to_numpy()
+    return lengths

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from dataporter.errors import NoSampleError
+from dataporter.fetch.ragged import IGNORED, Ragged
 from dataporter.order.keys import key_as_int, mix, uniform
 from dataporter.randomness import keys_of_samples, sample_rng
-from dataporter.training.ragged import Ragged
 
 # What becomes of a token that was chosen: by BERT's recipe the mask token for 80 %, any
 # token for 10 %, and for the rest itself.
@@ -27,9 +27,6 @@ _MASKED_OR_RANDOM = 0.9
 _CHOICE = key_as_int("masking: choice")
 _FATE = key_as_int("masking: fate")
 _TOKEN = key_as_int("masking: token")
-
-# The label of a token that no loss is computed for.
-IGNORED = -100
 
 
 def row_keys(count: int, generator: torch.Generator | None) -> NDArray[np.int64]:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dataporter.arguments import check_int
 from dataporter.errors import CollationError, OptionError, OptionTypeError
+from dataporter.fetch.ragged import IGNORED, Ragged, Side, flatten, is_sequence, padded
 from dataporter.fetch.rows import check_rows, collate_values, columns_of, take_column
-from dataporter.training.masking import IGNORED, mask_tokens, row_keys
-from dataporter.training.ragged import Ragged, Side, flatten, is_sequence, padded
+from dataporter.training.masking import mask_tokens, row_keys
 
 
 class LanguageModelingDataCollator:

@@ -20,6 +20,8 @@ from dataporter.errors import CollationError
 
 Side: TypeAlias = Literal["left", "right"]
 
+IGNORED = -100  # the label of a token that no loss is computed for
+
 
 @dataclass(frozen=True, slots=True)
 class Ragged:

@@ -1,0 +1,182 @@
+"""The columns of a batch as tensors: numbers stacked, tokens padded, the rest left as lists.
+
+Token columns go by the names that tokenizers of `transformers` give them, and are padded to
+the longest row of the batch with values that no model and no loss takes for data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dataporter.converters.dtypes import dtype_name
+from dataporter.converters.narrowing import cast
+from dataporter.converters.numbers import KINDS, as_array
+from dataporter.errors import CollationError, ConversionError, OptionError
+from dataporter.fetch.ragged import IGNORED, Ragged, Side, is_sequence, padded
+from dataporter.fetch.rows import columns_of
+
+# What a column of tokens is padded with; None is the id of the padding token.
+FILLS = {
+    "input_ids": None,
+    "attention_mask": 0,
+    "labels": IGNORED,
+    "token_type_ids": 0,
+    "special_tokens_mask": 1,
+}
+
+
+class Tokens(NamedTuple):
+    """A column of sequences: the numbers of all rows end to end, and how many each has."""
+
+    flat: Any  # a tensor or an array
+    lengths: NDArray[np.int64]
+
+    def pad(self, fill: int, side: Side, path: str) -> torch.Tensor:
+        """One row for each sequence, as long as the longest and at least 1."""
+        flat = self.flat if isinstance(self.flat, torch.Tensor) else as_tensor(self.flat)
+        try:
+            cast(torch.tensor(fill), flat.dtype)
+        except ConversionError as error:
+            msg = (
+                f"{path}: rows are padded with {fill}, which does not fit into "
+                f"{dtype_name(flat.dtype)}. Choose a dtype that has it, such as "
+                f"dtype_conversions={{{path!r}: 'int32'}}."
+            )
+            raise ConversionError(msg) from error
+        ragged = Ragged(_as_array(flat), self.lengths)
+        places = ragged.places(ragged.width(None), side)
+        return padded(ragged.flat, places, fill).to(flat)  # with its dtype, on its device
+
+
+def tokens_of(column: list[Any], path: str, named: set[str]) -> Tokens | None:
+    """Lay sequences of numbers end to end; None where they can be stacked or are no numbers."""
+    if not all(map(is_sequence, column)):
+        return None
+    lengths = np.array(list(map(len, column)))
+    if lengths[0] and (lengths == lengths[0]).all():
+        return None
+    rows = [row for row in column if len(row)]  # an empty one may have any dtype
+    if not rows:
+        return Tokens(np.empty(0, dtype=np.int64), lengths)
+    if all(isinstance(row, torch.Tensor) for row in rows):
+        return Tokens(torch.cat(rows), lengths)
+    is_numpys = all(isinstance(row, np.ndarray) for row in rows)
+    array = np.concatenate(rows) if is_numpys else as_array(list(chain.from_iterable(rows)), path)
+    if array is None or array.dtype.kind not in KINDS:
+        raise _missing(path)
+    return Tokens(_tensor_of(array, rows[0], path, named), lengths)
+
+
+def padding_id(given: int | None, tokenizer: Any, *, has_mask: bool) -> int:
+    """Say what to pad ids with: what was given, else the tokenizer's.
+
+    Beside an attention mask any id will do, and 0 is one.
+    """
+    known = getattr(tokenizer, "pad_token_id", None) if given is None else given
+    if known is None and not has_mask:
+        msg = (
+            "input_ids: rows of unequal lengths need padding, and nothing tells it from tokens: "
+            "there is no attention_mask, and no padding token is known. Pass pad_token_id=, or "
+            "tokenizer= with a tokenizer that has a pad_token."
+        )
+        raise OptionError(msg)
+    return int(known or 0)
+
+
+def stacked(column: Any, path: str, named: set[str]) -> Any:
+    """One tensor of a column of numbers; anything else stays a list."""
+    if not isinstance(column, list):
+        return column
+    first = column[0]
+    if isinstance(first, Mapping):
+        inner = columns_of(column, f"{path}: ")
+        return {name: stacked(part, f"{path}.{name}", named) for name, part in inner.items()}
+    if not any(map(_has_numbers, column)):
+        return column
+    for number, part in enumerate(column):
+        if part is None:
+            msg = (
+                f"{path}: row {number} of the batch has no value, expected numbers. Fill such "
+                "rows, filter them out, or remove the column."
+            )
+            raise CollationError(msg)
+    if all(isinstance(part, torch.Tensor) for part in column):
+        _check_shapes([tuple(part.shape) for part in column], path)
+        return torch.stack(column)
+    try:
+        array = as_array(column, path)
+    except ValueError:
+        _check_shapes([_shape(part) for part in column], path)
+        raise
+    if array is None:
+        raise _missing(path)
+    return _tensor_of(array, first, path, named)
+
+
+def as_python_would(array: NDArray[Any], path: str) -> torch.Tensor:
+    """A tensor as torch would make it of these numbers in Python: with 64 bits each."""
+    wide = {"i": torch.int64, "u": torch.int64, "f": torch.float64}.get(array.dtype.kind)
+    tensor = as_tensor(array)
+    return tensor if wide is None else cast(tensor, wide, path=path)
+
+
+def as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """A tensor of an array's own memory, if that may be written to."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _tensor_of(array: NDArray[Any], first: Any, path: str, named: set[str]) -> torch.Tensor:
+    # Python's numbers past 63 bits; without a dtype that is asked for, torch refuses them.
+    is_too_wide = array.dtype == np.uint64 and not isinstance(first, np.ndarray | np.generic)
+    return as_python_would(array, path) if is_too_wide and path not in named else as_tensor(array)
+
+
+def _as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    tensor = tensor.detach().cpu()
+    try:
+        array: NDArray[Any] = tensor.numpy()
+    except TypeError:  # bfloat16 and float8, which pass through wider floats unchanged
+        array = tensor.float().numpy()
+    return array
+
+
+def _has_numbers(part: Any) -> bool:
+    while isinstance(part, list) and part:
+        part = part[0]
+    if isinstance(part, np.ndarray | np.generic):
+        return part.dtype.kind in KINDS
+    return isinstance(part, bool | int | float | complex | torch.Tensor)
+
+
+def _missing(path: str) -> CollationError:
+    msg = (
+        f"{path}: some numbers of the batch are missing or are no numbers. Fill such rows, "
+        "filter them out, or remove the column."
+    )
+    return CollationError(msg)
+
+
+def _check_shapes(shapes: list[tuple[Any, ...]], path: str) -> None:
+    for number, shape in enumerate(shapes):
+        if shape != shapes[0] or ... in shape:
+            msg = (
+                f"{path}: rows of unequal shapes cannot be stacked, the first is {shapes[0]}, row "
+                f"{number} of the batch {shape}. Pad them in the dataset, remove the column, or "
+                "use a collate_fn of your own. Of themselves only sequences of numbers are padded "
+                f"that are called {', '.join(FILLS)}."
+            )
+            raise CollationError(msg)
+
+
+def _shape(part: Any) -> tuple[Any, ...]:
+    """How long lists in lists are; `...` where they differ."""
+    if not isinstance(part, list):
+        return tuple(np.shape(part))
+    inner = {_shape(item) for item in part}
+    return (len(part), *(inner.pop() if len(inner) == 1 else (...,) if inner else ()))
