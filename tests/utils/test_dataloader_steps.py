@@ -167,12 +167,58 @@ def test_the_batch_size_is_the_loader_s_its_batch_sampler_s_or_its_dataset_s():
         ),
         (lambda: get_train_dataloader_steps({}, 3), OptionTypeError, "loader must come second"),
         (lambda: get_val_dataloader_steps({}), OptionTypeError, "loader must come second"),
+        (lambda: get_train_dataloader_steps([1], 2.5), OptionTypeError, "^steps must be an int"),
+        (lambda: get_val_dataloader_steps([1], 0), OptionError, "^steps must be at least 1"),
+        (
+            lambda: get_train_dataloader_steps({"train_steps_per_epoch": "3"}, [1]),
+            OptionTypeError,
+            "^train_steps_per_epoch must be an int",
+        ),
+        (
+            lambda: get_val_dataloader_steps({"val_steps_per_epoch": 0}, [1]),
+            OptionError,
+            "^val_steps_per_epoch must be at least 1",
+        ),
         (lambda: get_val_dataloader_steps([1], 1, -1), OptionError, "num_sanity_val_steps"),
     ],
 )
 def test_what_cannot_be_counted_is_said(count, error, words):
     with pytest.raises(error, match=words):
         count()
+
+
+@pytest.mark.parametrize("steps_of", [get_train_dataloader_steps, get_val_dataloader_steps])
+@pytest.mark.parametrize(
+    "params",
+    [{}, Parameters(train_batch_size=8), object()],
+    ids=["dict", "dataclass", "object"],
+)
+def test_parameters_behind_the_loader_are_told_and_the_call_that_is_named_works(steps_of, params):
+    loader = DataLoader(Ids(64), 4)
+    with pytest.raises(
+        OptionTypeError, match=r"must come before the loader.*Call (\w+)\(params,"
+    ) as e:
+        steps_of(loader, params)
+    assert f"Call {steps_of.__name__}(params, loader)." in str(e.value)
+    assert steps_of(params, loader) == 16
+
+
+@pytest.mark.parametrize(
+    ("steps_of", "name", "first"),
+    [
+        (get_epoch_length, "length", []),
+        (get_train_dataloader_steps, "steps", []),
+        (get_val_dataloader_steps, "steps", []),
+        (get_train_dataloader_steps, "train_steps_per_epoch", [{}]),
+        (get_val_dataloader_steps, "val_steps_per_epoch", [{}]),
+    ],
+)
+def test_a_loader_without_a_length_needs_the_argument_that_its_error_names(steps_of, name, first):
+    loader = DataLoader(Stream(), batch_size=2)
+    with pytest.raises(OptionError, match=rf"DataLoader has no length.* Give {name}=, the number"):
+        steps_of(*first, loader)
+    told = [steps_of({name: 7}, loader)] if first else [steps_of(loader, **{name: 7})]
+    assert 7 in (told[0] if isinstance(told[0], tuple) else told)
 
 
 # The mixin

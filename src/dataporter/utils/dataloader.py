@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
@@ -52,15 +53,19 @@ def get_epoch_length(loader: Iterable[Any], length: int | None = None) -> int:
     >>> get_epoch_length(iter([1, 2, 3]), length=1000)
     1000
     """
-    if length is not None:
-        return _count("length", length)
+    return _epoch_length(loader, length, "length")
+
+
+def _epoch_length(loader: Any, given: Any, name: str) -> int:
+    """Batches of an epoch, as given under this name or as the loader says."""
+    if given is not None:
+        return _count(name, given)
     try:
-        return len(loader)  # type: ignore[arg-type]  # to find out
+        return len(loader)
     except (TypeError, NotImplementedError) as error:
         msg = (
-            f"{type(loader).__name__} has no length: its dataset does not define __len__. "
-            "Say how many steps an epoch has: length=, or train_steps_per_epoch and "
-            "val_steps_per_epoch of the training parameters."
+            f"{type(loader).__name__} has no length, as where its dataset has no __len__. Give "
+            f"{name}=, the number of steps in an epoch."
         )
         raise OptionError(msg) from error
 
@@ -93,16 +98,18 @@ def get_train_dataloader_steps(
     TrainSteps(train_batch_size=16, num_train_steps=6, gradient_accumulation_steps=2)
     """
     if _is_params(loader):
-        params, loader = loader, _loader(steps)
+        params, loader = loader, _loader("get_train_dataloader_steps", steps)
         steps, train_batch_size = (
             _param(params, name) for name in ("train_steps_per_epoch", "train_batch_size")
         )
+        batches = _epoch_length(loader, steps, "train_steps_per_epoch")
         if train_batch_size is None:
-            return get_epoch_length(loader, steps)
+            return batches
         return get_train_dataloader_steps(
-            loader, steps, train_batch_size, _dp_size(params)
+            loader, batches if steps else None, train_batch_size, _dp_size(params)
         ).num_train_steps
-    batches = get_epoch_length(loader, steps)
+    _check_order("get_train_dataloader_steps", loader, steps)
+    batches = _epoch_length(loader, steps, "steps")
     together = _batch_size(loader) * _count("dp_size", dp_size)
     if train_batch_size is None:
         train_batch_size = together
@@ -147,11 +154,13 @@ def get_val_dataloader_steps(
     ValSteps(num_val_steps=3, num_sanity_val_steps=1)
     """
     if _is_params(loader):
-        params, loader = loader, _loader(steps)
+        params, loader = loader, _loader("get_val_dataloader_steps", steps)
         given = _param(params, "val_steps_per_epoch")
+        _epoch_length(loader, given, "val_steps_per_epoch")
         return get_val_dataloader_steps(loader, given, 0, _dp_size(params)).num_val_steps
+    _check_order("get_val_dataloader_steps", loader, steps)
     ranks = _count("dp_size", dp_size)
-    batches = get_epoch_length(loader, steps)
+    batches = _epoch_length(loader, steps, "steps")
     sanity = _count("num_sanity_val_steps", num_sanity_val_steps, least=0)
     if steps is not None:
         batches = math.ceil(batches / ranks)
@@ -168,14 +177,24 @@ def _is_params(value: Any) -> bool:
     return named or not hasattr(value, "__iter__")
 
 
-def _loader(value: Any) -> Any:
+def _loader(function: str, value: Any) -> Any:
     if not hasattr(value, "__iter__"):
         msg = (
             "a loader must come second where the first argument holds the training parameters, "
-            f"found {type(value).__name__} {value!r}."
+            f"found {type(value).__name__} {value!r}. Call {function}(params, loader)."
         )
         raise OptionTypeError(msg)
     return value
+
+
+def _check_order(function: str, loader: Any, steps: Any) -> None:
+    """Raise for parameters behind a loader; a number of steps may stand there."""
+    if steps is not None and not isinstance(steps, Number | str) and _is_params(steps):
+        msg = (
+            f"the training parameters must come before the loader, found {type(loader).__name__} "
+            f"first and {type(steps).__name__} second. Call {function}(params, loader)."
+        )
+        raise OptionTypeError(msg)
 
 
 def _param(params: Any, name: str) -> Any:
@@ -197,8 +216,8 @@ def _batch_size(loader: Any) -> int:
         if size is not None:
             return _count("batch_size", size)
     msg = (
-        f"the batch size of {type(loader).__name__} is not known: neither it nor its batch "
-        "sampler nor its dataset has a batch_size. Give the dataset one if it makes the batches."
+        f"the batch size of {type(loader).__name__} is not known: neither it nor its batch sampler "
+        "nor its dataset has a batch_size. Set this attribute on the one that makes the batches."
     )
     raise OptionError(msg)
 
