@@ -250,7 +250,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             )
             self._follows_length = True
         else:
-            self._seed = chosen.choose_seed(generator) if seed is None else checked_seed(seed)
+            self._seed = (
+                chosen.choose_seed(generator) if seed is None else checked_seed(seed, optional=True)
+            )
         super().__init__(
             dataset,  # type: ignore[arg-type]  # torch says Dataset and takes anything
             batch_size=batch_size,

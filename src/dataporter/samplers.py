@@ -290,7 +290,7 @@ def _make_order(
         msg = f"a sampler needs a dataset or its length, found {type(data).__name__} {data!r}."
         raise OptionTypeError(msg)
     length = _checked_length(data if isinstance(data, int) else len(data))
-    seed = drawn_seed() if seed is None else checked_seed(seed)
+    seed = drawn_seed() if seed is None else checked_seed(seed, optional=True)
     if weights is None:
         if num_samples is not None:
             msg = f"num_samples={num_samples} needs weights: without them an epoch is the data."
@@ -341,13 +341,14 @@ def drawn_seed(generator: torch.Generator | None = None) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def checked_seed(seed: object) -> int:
-    """Return a valid seed, or raise."""
+def checked_seed(seed: object, name: str = "seed", *, optional: bool = False) -> int:
+    """Return a valid seed, or raise; `optional` says that None would be one too."""
     if isinstance(seed, bool) or not isinstance(seed, int):
-        msg = f"seed must be an int or None, found {type(seed).__name__} {seed!r}."
+        expected = "an int or None" if optional else "an int"
+        msg = f"{name} must be {expected}, found {type(seed).__name__} {seed!r}."
         raise OptionTypeError(msg)
     if not 0 <= seed <= MAX_SEED:
-        msg = f"seed must be in [0, 2**64), found {seed}."
+        msg = f"{name} must be in [0, 2**64), found {seed}."
         raise OptionError(msg)
     return seed
 

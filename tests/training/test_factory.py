@@ -40,6 +40,8 @@ factory = DataLoaderFactory()
             "persistent_workers=True needs workers, found num_workers=0",
         ),
         ({"batch_size": None, "drop_last": True}, OptionError, "drop_last=True needs batches"),
+        ({"device": "gpu"}, OptionError, "device must be one that torch has, .* found 'gpu'"),
+        ({"device": 0}, OptionTypeError, "device must be a name such as 'cuda'"),
         ({"batchsize": 3}, OptionTypeError, "has no 'batchsize'. Did you mean 'batch_size'"),
         ({"worker": 3}, OptionTypeError, "Did you mean 'num_workers'"),
     ],
@@ -142,6 +144,17 @@ def test_pinned_memory_may_be_asked_for_where_there_is_no_device_to_copy_to():
     dataset = TensorDataset(torch.arange(10.0))
     loader = factory.create_dataloader(dataset, DataLoaderConfig(batch_size=5, pin_memory=True))
     assert one_pass(loader) == [[[0, 1, 2, 3, 4]], [[5, 6, 7, 8, 9]]]
+
+
+def test_batches_are_delivered_on_the_device_of_the_config():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = DataLoaderConfig(batch_size=5, device=device)
+    loader = factory.create_dataloader(TensorDataset(torch.arange(10.0)), config)
+    assert loader.device == device
+    assert [batch.device.type for (batch,) in loader] == [device] * 2
+    meta = DataLoaderConfig(device=torch.device("meta"))
+    with pytest.raises(OptionError, match="device='meta' has no data"):
+        factory.create_dataloader(Ids(4), meta)
 
 
 def test_a_collate_fn_of_ones_own_makes_the_batches():

@@ -10,6 +10,7 @@ import torch
 
 from dataporter.arguments import check_flag, check_int, check_names
 from dataporter.errors import OptionError, OptionTypeError
+from dataporter.options import as_device
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import checked_seed
 
@@ -25,6 +26,7 @@ class DataLoaderConfig:
     What is None is found out when a loader is made: `num_workers` are 2 beside CUDA, else 0;
     `pin_memory` is on where there is CUDA; `persistent_workers` where there are workers;
     `seed` is drawn, and kept in the loader's state. `prefetch_factor` counts only with workers.
+    `device` is where batches are delivered: None leaves them in the host's memory.
 
     >>> DataLoaderConfig(batch_size=32, shuffle=True, seed=42).seed
     42
@@ -42,6 +44,7 @@ class DataLoaderConfig:
     seed: int | None = None
     collate_fn: Callable[[Any], Any] | None = None
     drop_last: bool = False
+    device: str | torch.device | None = None
 
     # Before the generated __init__ refuses an unknown name in words that do not help.
     def __new__(cls, **options: Any) -> DataLoaderConfig:  # noqa: PYI034  Self is Python 3.11's
@@ -58,7 +61,8 @@ class DataLoaderConfig:
         for name in ("pin_memory", "persistent_workers"):
             check_flag(name, getattr(self, name), optional=True)
         if self.seed is not None:
-            checked_seed(self.seed)
+            checked_seed(self.seed, optional=True)
+        as_device(self.device)
         if self.collate_fn is not None and not callable(self.collate_fn):
             kind = type(self.collate_fn).__name__
             msg = f"collate_fn must be callable or None, found {kind} {self.collate_fn!r}."
@@ -104,4 +108,5 @@ class DataLoaderFactory:
             prefetch_factor=config.prefetch_factor,
             persistent_workers=num_workers != 0 and config.persistent_workers is not False,
             seed=config.seed,
+            device=config.device,
         )

@@ -55,7 +55,7 @@ class TrainingConfig:
             check_number("max_grad_norm", self.max_grad_norm, above=0.0)
         check_number("weight_decay", self.weight_decay)
         check_number("val_split", self.val_split, below=1)
-        checked_seed(self.random_seed)
+        checked_seed(self.random_seed, "random_seed")
 
     def to_dict(self) -> dict[str, Any]:
         """Builtins only; `TrainingConfig(**config.to_dict())` is equal."""
