@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from dataporter.arguments import check_names, check_number
+from dataporter.arguments import check_int, check_names, check_number
 from dataporter.datasets.huggingface import check_dataset
 from dataporter.errors import (
     OptionError,
@@ -35,6 +35,7 @@ from dataporter.training.default_collator import DefaultCollator
 from dataporter.training.factory import DataLoaderConfig, DataLoaderFactory
 from dataporter.training.registry import CollatorRegistry
 from dataporter.training.task_spec import TaskSpec
+from dataporter.training.tensor_collator import TensorCollator, is_tensor
 from dataporter.utils.fingerprint import dataset_length
 
 
@@ -73,8 +74,11 @@ class UniversalDataModule:
 
     Batches are made by `collate_fn`, if it is given. Else by the collator that the
     `CollatorRegistry` has for `task_spec`; without one by the text collator where there is a
-    `tokenizer`, by the dataset's own `collate_fn` if it has one, by the text collator for a
-    list of token ids that are not equally long, and by default collation for all else.
+    `tokenizer`, by the dataset's own `collate_fn` if it has one, and by default collation for
+    all else. Of a list of tensors every batch is one tensor: rows of unequal shapes are padded
+    with 0 at their ends. A `task_spec` such as `TaskSpec.lm_tiny()` makes dicts with attention
+    masks and labels of token ids instead. `pad_token_id` is what ids are padded with, where
+    that is not the tokenizer's padding token or 0.
 
     Each of the loaders is made when it is first asked for, which is when a process group has
     to be up, and is the same one from then on: its passes are the epochs of one run, and the
@@ -89,8 +93,8 @@ class UniversalDataModule:
     True
 
     An IterableDataset, or one with a state of its own, cannot be split: give `val_data`, or
-    `val_split=0`. What else there is to say goes to `DataLoaderConfig`; `drop_last` is for
-    training only.
+    `val_split=0`. What else there is to say goes to `DataLoaderConfig`, `device` among it;
+    `drop_last` is for training only.
     """
 
     def __init__(
@@ -109,6 +113,8 @@ class UniversalDataModule:
         pin_memory: bool | None = None,
         prefetch_factor: int | None = 2,
         persistent_workers: bool | None = None,
+        device: str | torch.device | None = None,
+        pad_token_id: int | None = None,
         **unknown: NoReturn,
     ) -> None:
         check_names("UniversalDataModule", unknown, _parameters())
@@ -117,7 +123,7 @@ class UniversalDataModule:
         if val_data is not None:
             _check_data("val_data", val_data)
         strategy = resolve_strategy(None)  # so that the ranks agree on a seed nobody chose
-        self.seed = strategy.choose_seed() if seed is None else checked_seed(seed)
+        self.seed = strategy.choose_seed() if seed is None else checked_seed(seed, optional=True)
         self.task_spec = task_spec
         self.tokenizer = tokenizer
         self.val_split = val_split if val_data is None else 0.0
@@ -125,8 +131,11 @@ class UniversalDataModule:
         self.val_data = val_data
         if self.val_split:
             self.train_data, self.val_data = _split(train_data, val_split, self.seed)
+        check_int("pad_token_id", pad_token_id, least=0, optional=True)
         if collate_fn is None:
-            collate_fn = _collator(train_data, val_data, task_spec, tokenizer)
+            collate_fn = _collator(train_data, val_data, task_spec, tokenizer, pad_token_id)
+        elif pad_token_id is not None:
+            raise _unused(pad_token_id, "collate_fn= makes the batches")
         self._train_config, self._val_config = (
             DataLoaderConfig(
                 batch_size=batch_size,
@@ -139,6 +148,7 @@ class UniversalDataModule:
                 seed=self.seed if is_training else key_as_int("validation", self.seed),
                 collate_fn=collate_fn,
                 drop_last=is_training and drop_last,
+                device=device,
             )
             for is_training in (True, False)
         )
@@ -153,7 +163,17 @@ class UniversalDataModule:
         return self._train_loader
 
     def val_dataloader(self) -> ResumableDataLoader[Any] | None:
-        """The loader of the validation data, always the same one; None where there is none."""
+        """The loader of the validation data, always the same one; None where there is none.
+
+        Lightning takes None for a mistake and an empty list for no validation, so that is what
+        its `Trainer` gets, also through a hook of yours that returns this.
+        """
+        loader = self._validation()
+        if loader is None and _lightning_asks():
+            return []  # type: ignore[return-value]  # only where Lightning wants it
+        return loader
+
+    def _validation(self) -> ResumableDataLoader[Any] | None:
         if self._val_loader is None and self.val_data is not None:
             factory = DataLoaderFactory()
             self._val_loader = factory.create_dataloader(self.val_data, self._val_config)
@@ -161,7 +181,7 @@ class UniversalDataModule:
 
     def state_dict(self) -> dict[str, Any]:
         """Say how the data was split and where both loaders stand, in builtins only."""
-        val_loader = self.val_dataloader()
+        val_loader = self._validation()
         return {
             "seed": self.seed,
             "val_split": self.val_split,
@@ -181,7 +201,7 @@ class UniversalDataModule:
             raise StateMismatchError("\n".join(messages))
         for message in messages:
             warnings.warn(message, StateMismatchWarning, stacklevel=2)
-        train_loader, val_loader = self.train_dataloader(), self.val_dataloader()
+        train_loader, val_loader = self.train_dataloader(), self._validation()
         before = train_loader.state_dict()
         train_loader.load_state_dict(state_dict["train"], strict)
         if val_loader is None or state_dict["val"] is None:
@@ -193,17 +213,25 @@ class UniversalDataModule:
             raise
 
     def _mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        messages = [
-            f"{name} changed: the state was saved with {state[name]}, this module has "
-            f"{getattr(self, name)}. Pass {name}={state[name]} to continue that run."
-            for name in ("seed", "val_split")
-            if state[name] != getattr(self, name)
-        ]
-        if (state["val"] is None) != (self.val_data is None):
-            saved, now = ("without", "with") if state["val"] is None else ("with", "without")
+        had_val_data = state["val"] is not None and not state["val_split"]
+        has_val_data = self.val_data is not None and not self.val_split
+        messages = []
+        if state["seed"] != self.seed:
             messages.append(
-                f"validation changed: the state was saved {saved} validation data, this module is "
-                f"{now}. Resume with the same data."
+                f"seed changed: the state was saved with {state['seed']}, this module has "
+                f"{self.seed}. Pass seed={state['seed']} to continue that run."
+            )
+        if had_val_data != has_val_data:
+            saved, now = ("with", "without") if had_val_data else ("without", "with")
+            remedy = "that run's val_data" if had_val_data else f"val_split={state['val_split']}"
+            messages.append(
+                f"val_data changed: the state was saved {saved} val_data, this module is {now}. "
+                f"Pass {remedy}{'' if had_val_data else ' and no val_data'} to continue that run."
+            )
+        elif state["val_split"] != self.val_split:
+            messages.append(
+                f"val_split changed: the state was saved with {state['val_split']}, this module "
+                f"has {self.val_split}. Pass val_split={state['val_split']} to continue that run."
             )
         return messages
 
@@ -223,7 +251,10 @@ def _check_data(name: str, data: Any) -> None:
     if is_iterable(data):
         return
     if isinstance(data, str | bytes):
-        msg = f"{name} must be a dataset or a list of rows, found {type(data).__name__}."
+        msg = (
+            f"{name} must be a dataset or a list of rows, found {type(data).__name__}. Load it "
+            "first."
+        )
         raise OptionTypeError(msg)
     check_dataset(data)
     if not dataset_length(data):
@@ -260,31 +291,49 @@ def _subset(data: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Subset[A
 
 
 def _collator(
-    train_data: Any, val_data: Any, task_spec: TaskSpec | None, tokenizer: Any
+    train_data: Any,
+    val_data: Any,
+    task_spec: TaskSpec | None,
+    tokenizer: Any,
+    pad_token_id: int | None,
 ) -> Callable[[Any], Any] | None:
     """Choose a collator; None for default collation, which the loader does itself and faster."""
     registry = CollatorRegistry.get_instance()
+    options: dict[str, Any] = {} if pad_token_id is None else {"pad_token_id": pad_token_id}
     if task_spec is not None:
-        collator = registry.get_collator(task_spec=task_spec, tokenizer=tokenizer)
+        collator = registry.get_collator(task_spec=task_spec, tokenizer=tokenizer, **options)
         return None if type(collator) is DefaultCollator else collator
     if tokenizer is not None:
-        return registry.get_collator(collator_name="text", tokenizer=tokenizer)
+        return registry.get_collator(collator_name="text", tokenizer=tokenizer, **options)
     own = getattr(train_data, "collate_fn", None)
     if callable(own):
+        if pad_token_id is not None:
+            raise _unused(pad_token_id, "the dataset's own collate_fn makes the batches")
         return own  # type: ignore[no-any-return]
-    if _are_ids(train_data) and (val_data is None or _are_ids(val_data)):
-        lengths = {len(row) for data in (train_data, val_data) for row in data or ()}
-        if len(lengths) > 1:
-            return registry.get_collator(collator_name="text")
-    return None
+    lists = [data for data in (train_data, val_data) if _are_tensors(data)]
+    if pad_token_id is not None and not lists:
+        raise _unused(pad_token_id, "neither tokenizer= nor task_spec= says that there are such")
+    # By default collation, too, a batch of tensors is one tensor.
+    is_ragged = len({row.shape for data in lists for row in data}) > 1
+    return TensorCollator(pad_token_id or 0) if is_ragged else None
 
 
-def _are_ids(data: Any) -> bool:
-    """Whether this is a list of sequences of token ids."""
-    return isinstance(data, list | tuple) and all(
-        isinstance(row, torch.Tensor) and row.ndim == 1 and not row.is_floating_point()
-        for row in data
+def _are_tensors(data: Any) -> bool:
+    return isinstance(data, list | tuple) and all(map(is_tensor, data))
+
+
+def _unused(pad_token_id: int, why: str) -> OptionError:
+    msg = (
+        f"pad_token_id={pad_token_id} is for padding token ids, but {why}. Drop pad_token_id, or "
+        "pass task_spec=TaskSpec.lm_tiny() instead, which pads ids."
     )
+    return OptionError(msg)
+
+
+def _lightning_asks() -> bool:
+    """Whether a Trainer of Lightning's is asking for a loader at this moment."""
+    # While it does, it has DataLoader's constructor replaced, and keeps the real one here.
+    return "__old__init__" in vars(DataLoader)
 
 
 def _check_state(state: Any) -> None:
