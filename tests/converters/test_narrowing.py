@@ -202,6 +202,9 @@ def test_nan_and_infinities_have_no_integer_in_any_mode(mode, value):
 def test_floats_out_of_range_do_not_wrap_into_integers():
     with pytest.raises(ConversionError, match="holds 0 to 255"):
         cast(torch.tensor([300.0]), torch.uint8, "wrap")
+    with pytest.raises(ConversionError, match=r"or pass on_overflow='clamp'\.$"):
+        cast(torch.tensor([300.0]), torch.uint8)
+    assert cast(torch.tensor([300.0]), torch.uint8, "clamp").tolist() == [255]
 
 
 def test_anything_but_zero_is_true_if_wrapped():

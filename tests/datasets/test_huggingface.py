@@ -538,7 +538,7 @@ def test_numbers_past_63_bits_need_a_dtype():
         lambda: unnamed.__getitems__([0, 1]),
         lambda: unnamed.collate_fn([unnamed[0], unnamed[1]]),
     ):
-        with pytest.raises(ConversionError, match=r"^x: 18446744073709551615 does not fit"):
+        with pytest.raises(ConversionError, match=r"^x: 18446744073709551615 .*\{'x': 'uint64'\}"):
             read()
     for batch in (named.__getitems__([0, 1]), [named[0], named[1]]):
         assert named.collate_fn(batch)["x"].tolist() == [2**64 - 1, 1]
@@ -556,7 +556,7 @@ def test_what_is_no_batch_is_refused():
         dataset.collate_fn([])
     with pytest.raises(CollationError, match="row 0 is a int, expected a dict of columns"):
         dataset.collate_fn([1, 2])
-    with pytest.raises(OptionTypeError, match="takes a list of rows, found dict"):
+    with pytest.raises(OptionTypeError, match=r"takes a list of rows, found dict.*\(\[row\]\)"):
         dataset.collate_fn(dataset[0])
 
 
@@ -575,8 +575,8 @@ def test_an_index_past_the_end_is_an_index_error():
 
 
 def test_arguments_are_checked():
-    with pytest.raises(OptionTypeError, match=r"found a DatasetDict of 'train'\. Pass one"):
-        HFDatasetWrapper(datasets.DatasetDict(train=tokens()))
+    with pytest.raises(OptionTypeError, match=r"found a DatasetDict of 'test'\. .*\['test'\]"):
+        HFDatasetWrapper(datasets.DatasetDict(test=tokens()))
     with pytest.raises(OptionTypeError, match=r"found IterableDataset\. Load it without streaming"):
         HFDatasetWrapper(tokens().to_iterable_dataset())
     with pytest.raises(OptionError, match="Did you mean 'int32'"):

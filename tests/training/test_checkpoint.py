@@ -35,6 +35,7 @@ from dataporter.errors import (
     OptionError,
     OptionTypeError,
     StateMismatchError,
+    StateMismatchWarning,
     StateVersionError,
 )
 from dataporter.training import CheckpointManager
@@ -315,9 +316,26 @@ def test_several_damaged_ones_are_one_warning_and_only_damaged_ones_an_error(tmp
     (warning,) = caught
     assert second.name in str(warning.message)
     assert third.name in str(warning.message)
+    assert "load()" not in str(warning.message)  # which is what was called
     damage(first, "cut", 0.9)
-    with pytest.raises(CheckpointDamagedError, match=r"no checkpoint.*is sound"):
+    with pytest.raises(CheckpointDamagedError, match=r"no checkpoint.*is sound") as raised:
         manager.load()
+    assert "load()" not in str(raised.value)
+    with pytest.raises(CheckpointDamagedError, match=r"load\(\) without a path takes the newest"):
+        manager.load(first)
+
+
+def test_a_loader_of_other_data_refuses_a_state_unless_strict_is_false(tmp_path):
+    manager, model = CheckpointManager(tmp_path), torch.nn.Linear(2, 1)
+    loader = ResumableDataLoader(range(10), batch_size=2)
+    next(iter(loader))
+    manager.save(epoch=0, model=model, dataloader=loader)
+    other = ResumableDataLoader(range(12), batch_size=2)
+    with pytest.raises(StateMismatchError, match="strict=False"):
+        manager.load(model=model, dataloader=other)
+    with pytest.warns(StateMismatchWarning, match="10 samples, this dataset has 12"):
+        manager.load(model=model, dataloader=other, strict=False)
+    assert one_pass(other)[0] == [2, 3]
 
 
 def test_saving_goes_on_beside_a_damaged_one_which_is_left_for_a_look(tmp_path):

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from watching import environment
 
 from dataporter import (
+    CollationError,
     OptionError,
     OptionTypeError,
     StateFormatError,
@@ -249,23 +250,174 @@ def test_a_dataset_that_collates_itself_does_so():
     assert batch["text"] == ["a"] * 4
 
 
-def test_lists_of_ids_are_padded_if_they_are_ragged_and_stacked_if_not():
+shapes = st.integers(0, 3).flatmap(
+    lambda dimensions: st.lists(
+        st.tuples(*[st.integers(0, 4)] * dimensions), min_size=2, max_size=12
+    )
+)
+
+
+@given(
+    shapes,
+    st.sampled_from([torch.int64, torch.uint8, torch.float32, torch.bfloat16, torch.bool]),
+    st.booleans(),
+    st.integers(1, 5),
+)
+@settings(max_examples=60)
+def test_of_a_list_of_tensors_every_batch_is_one_tensor_of_their_dtype(
+    shapes, dtype, as_arrays, batch_size
+):
+    rows = [torch.full(shape, number % 2).to(dtype) for number, shape in enumerate(shapes)]
+    if as_arrays and dtype is not torch.bfloat16:
+        rows = [row.numpy() for row in rows]
+    module = UniversalDataModule(rows, val_data=rows, batch_size=batch_size)
+    seen = 0
+    for batch in module.val_dataloader():
+        wanted = [torch.as_tensor(row) for row in rows[seen : seen + len(batch)]]
+        assert type(batch) is torch.Tensor
+        assert batch.dtype is dtype
+        assert list(batch.shape[1:]) == [
+            max(sizes) for sizes in zip(*(row.shape for row in wanted), strict=True)
+        ]
+        for row, expected in zip(batch, wanted, strict=True):
+            assert torch.equal(row[tuple(map(slice, expected.shape))], expected)
+            assert row.sum() == expected.sum()  # all else is 0
+        seen += len(batch)
+    assert seen == len(rows)
+
+
+def test_ragged_lists_of_ids_are_padded_by_what_is_asked_for_in_what_is_asked_for():
+    ragged = [torch.full((1 + n % 7,), 1 + n) for n in range(20)]
+    (batch,) = UniversalDataModule(ragged, batch_size=16).train_dataloader()
+    assert batch.shape == (16, 7)
+    lengths = [1 + (n - 1) % 7 for n in batch[:, 0].tolist()]
+    assert (batch != 0).sum(1).tolist() == lengths
+    (other,) = UniversalDataModule(ragged, batch_size=16, pad_token_id=99).train_dataloader()
+    assert torch.equal(other.masked_fill(other == 99, 0), batch)
+    module = UniversalDataModule(ragged, task_spec=TaskSpec.lm_tiny(), batch_size=16)
+    (masked,) = module.train_dataloader()
+    assert torch.equal(masked["input_ids"], batch)
+    assert masked["attention_mask"].sum(1).tolist() == lengths
+    # One side of unequal length is enough.
     even = [torch.full((5,), n) for n in range(20)]
-    assert next(iter(UniversalDataModule(even, batch_size=4).train_dataloader())).shape == (4, 5)
-    ragged = [torch.full((1 + n % 7,), n) for n in range(20)]
-    module = UniversalDataModule(ragged, batch_size=16)
-    (batch,) = module.train_dataloader()
-    assert batch["input_ids"].shape == (16, 7)
-    lengths = [1 + n % 7 for n in batch["input_ids"][:, 0].tolist()]
-    assert batch["attention_mask"].sum(1).tolist() == lengths
-    # One side of unequal length is enough: both have the same kind of batches.
-    mixed = UniversalDataModule(even, val_data=ragged, batch_size=4)
-    assert next(iter(mixed.train_dataloader()))["input_ids"].shape == (4, 5)
+    mixed = UniversalDataModule(even, val_data=ragged, batch_size=20)
+    assert next(iter(mixed.train_dataloader())).shape == (20, 5)
+    assert next(iter(mixed.val_dataloader())).shape == (20, 7)
 
 
-def test_lists_of_floats_are_not_taken_for_ids():
-    waves = [torch.rand(3 + n % 2) for n in range(10)]
-    assert not isinstance(collator_of(waves), LanguageModelingDataCollator)
+def test_tensors_with_another_number_of_dimensions_are_named_and_a_collate_fn_helps():
+    rows = [torch.zeros(2), torch.zeros(2, 1)] * 5
+    module = UniversalDataModule(rows, val_data=rows, batch_size=2)
+    message = r"row 1 has shape \(2, 1\), row 0 has shape \(2,\).* or pass collate_fn="
+    with pytest.raises(CollationError, match=message):
+        next(iter(module.val_dataloader()))
+    own = UniversalDataModule(rows, val_data=rows, batch_size=2, collate_fn=list)
+    assert len(next(iter(own.val_dataloader()))) == 2
+
+
+@pytest.mark.parametrize("by", ["task_spec", "tokenizer"])
+def test_each_remedy_for_a_missing_padding_token_works(by):
+    def module_of(tokenizer, **options):
+        chosen = {"task_spec": TaskSpec.lm_tiny()} if by == "task_spec" else {}
+        rows = [{"text": line} for line in LINES]
+        return UniversalDataModule(rows, tokenizer=tokenizer, val_data=rows, **chosen, **options)
+
+    without = small_tokenizer("pad_token")
+    with pytest.raises(OptionError, match=r"no padding token\. Pass pad_token_id=, or set tokeniz"):
+        next(iter(module_of(without).val_dataloader()))
+    (wanted,) = module_of(small_tokenizer()).val_dataloader()
+    (given,) = module_of(without, pad_token_id=0).val_dataloader()
+    assert torch.equal(given["input_ids"], wanted["input_ids"])
+    without.pad_token = small_tokenizer().pad_token
+    (set_later,) = module_of(without).val_dataloader()
+    assert torch.equal(set_later["input_ids"], wanted["input_ids"])
+
+
+def test_each_remedy_for_a_missing_mask_token_works():
+    def module_of(**options):
+        return UniversalDataModule(LINES, val_data=LINES, **options)
+
+    spec = TaskSpec(name="bert", modality="text", task_type="masked_lm")
+    without = small_tokenizer("mask_token")
+    message = r"needs a mask token.* tokenizer= with one .* or mask_token_id= to Lang.*collate_fn="
+    with pytest.raises(OptionError, match=message):
+        module_of(task_spec=spec, tokenizer=without)
+    own = LanguageModelingDataCollator(without, mlm=True, mask_token_id=4)
+    for options in (
+        {"task_spec": spec, "tokenizer": small_tokenizer()},
+        {"collate_fn": own},
+    ):
+        (batch,) = module_of(**options).val_dataloader()
+        assert batch["labels"].shape == batch["input_ids"].shape
+
+
+def test_each_remedy_for_what_is_no_task_works():
+    rows = [torch.arange(1, 2 + n % 3) for n in range(10)]
+    message = (
+        r"must be a TaskSpec.* such as TaskSpec.lm_tiny\(\), or as collate_fn= what (.*) makes"
+    )
+    with pytest.raises(OptionTypeError, match=message):
+        UniversalDataModule(rows, task_spec="text")
+    named = CollatorRegistry.get_instance().get_collator(collator_name="text")
+    for options in ({"task_spec": TaskSpec.lm_tiny()}, {"collate_fn": named}):
+        (batch,) = UniversalDataModule(rows, **options).train_dataloader()
+        assert batch["attention_mask"].sum() == (batch["input_ids"] > 0).sum()
+
+
+def test_each_remedy_for_images_of_unequal_channels_works():
+    def module_of(rows, **options):
+        return UniversalDataModule(rows, val_data=rows, **options).val_dataloader()
+
+    def image(channels):
+        return {"image": torch.rand(channels, 5, 6)}
+
+    spec = {"task_spec": TaskSpec.vision_tiny()}
+    coloured = VisionDataCollator(channels=3)
+    three = {"mean": [0.5] * 3, "std": [0.5] * 3}
+    for rows, options in (
+        ([image(1), image(3)], spec),
+        ([image(1)], {"collate_fn": VisionDataCollator(**three)}),
+    ):
+        with pytest.raises(
+            CollationError, match=r"Use VisionDataCollator\(channels=3\).*collate_fn="
+        ):
+            next(iter(module_of(rows, **options)))
+        (batch,) = module_of(rows, collate_fn=coloured)
+        assert batch["pixel_values"].shape == (len(rows), 3, 5, 6)
+    for channels in (4, 5):
+        with pytest.raises(CollationError, match=r"Use Vis.*\(mean=\[...\], std|use Vis.*\(mean="):
+            next(iter(module_of([image(channels)], **spec)))
+        own = VisionDataCollator(mean=[0.5] * channels, std=[0.5] * channels)
+        (batch,) = module_of([image(channels)], collate_fn=own)
+        assert batch["pixel_values"].shape == (1, channels, 5, 6)
+    with pytest.raises(CollationError, match="Convert them in the dataset"):
+        next(iter(module_of([image(3), image(4)], **spec)))
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (Ids(10), {}, "neither tokenizer= nor task_spec="),
+        (Ids(10), {"collate_fn": list}, "collate_fn= makes the batches"),
+        (HFDatasetWrapper([{"x": 1}] * 10), {}, "the dataset's own collate_fn"),
+    ],
+)
+def test_a_padding_token_that_nobody_pads_with_is_refused(data, options, message):
+    with pytest.raises(OptionError, match=rf"pad_token_id=0 .*{message}.* Drop pad_token_id"):
+        UniversalDataModule(data, pad_token_id=0, **options)
+    with pytest.raises(OptionTypeError, match="collator 'vision' has no option 'pad_token_id'"):
+        UniversalDataModule(data, pad_token_id=0, task_spec=TaskSpec.vision_tiny())
+
+
+def test_batches_are_delivered_on_the_device_that_is_named():
+    device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    for named in (device, device.type):
+        module = UniversalDataModule(torch.arange(10.0), batch_size=4, device=named)
+        for loader in (module.train_dataloader(), module.val_dataloader()):
+            assert loader.device == named
+            assert next(iter(loader)).device.type == device.type
+    with pytest.raises(OptionError, match="device must be one that torch has"):
+        UniversalDataModule(Ids(10), device="gpu")
 
 
 def test_rows_of_text_are_tokenised_cut_and_may_be_empty(tokenizer):
@@ -374,7 +526,8 @@ def test_a_checkpoint_keeps_the_module_like_a_loader(tmp_path):
             {"val_split": 0.5},
             "val_split changed: the state was saved with 0.2, this module has 0.5",
         ),
-        ({"val_split": 0}, "saved with validation data, this module is without"),
+        ({"val_split": 0}, "val_split changed: the state was saved with 0.2, this module has 0"),
+        ({"val_data": Ids(12)}, r"without val_data, .* Pass val_split=0.2 and no val_data"),
     ],
 )
 def test_a_state_of_another_split_is_refused_and_nothing_changes(changed, message):
@@ -389,6 +542,26 @@ def test_a_state_of_another_split_is_refused_and_nothing_changes(changed, messag
         other.load_state_dict(state, strict=False)
     assert {warning.category for warning in caught} == {StateMismatchWarning}
     assert any(re.search(message, str(warning.message)) for warning in caught)
+
+
+@pytest.mark.parametrize(
+    ("saved", "other"),
+    list(itertools.permutations([{"val_split": 0}, {"val_split": 0.5}, {"val_data": Ids(12)}], 2)),
+)
+def test_what_a_mismatch_of_splits_says_to_pass_continues_the_run(saved, other):
+    state = UniversalDataModule(Ids(60), **saved).state_dict()
+    with pytest.raises(StateMismatchError, match="to continue that run") as raised:
+        UniversalDataModule(Ids(60), **other).load_state_dict(state)
+    advice = str(raised.value).split("Pass ")[-1]
+    told = re.match(r"val_split=([\d.]+)", advice)
+    options = {**other, **({"val_split": float(told[1])} if told else {})}
+    if "no val_data" in advice:
+        del options["val_data"]
+    elif "that run's val_data" in advice:
+        options["val_data"] = saved["val_data"]
+    resumed = UniversalDataModule(Ids(60), **options)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
 
 
 def test_a_state_of_other_data_is_refused_on_both_sides_or_none():
@@ -447,6 +620,69 @@ def test_ranks_split_alike_share_both_sides_and_one_process_continues(tmp_path):
     assert sorted(first + second + rest + held + held_too) == list(range(80))
 
 
+# In Lightning
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
+@pytest.mark.parametrize("package", ["pytorch_lightning", "lightning.pytorch"])
+@pytest.mark.parametrize("by", ["hooks", "datamodule"])
+@pytest.mark.parametrize("val_split", [0, 0.25])
+def test_a_module_with_a_validation_step_is_fitted_with_validation_data_or_without(
+    package, by, val_split, tmp_path
+):
+    pl = pytest.importorskip(package)
+    data_module = UniversalDataModule(torch.arange(80), batch_size=8, val_split=val_split)
+
+    class Hooks:
+        def train_dataloader(self):
+            return data_module.train_dataloader()
+
+        def val_dataloader(self):
+            data_module.state_dict()  # which asks for the loaders too
+            return data_module.val_dataloader()
+
+    class Model(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.trained, self.validated = [], []
+
+        def training_step(self, batch):
+            self.trained += batch.tolist()
+            return self.layer(batch[:, None].float()).mean()
+
+        def validation_step(self, batch):
+            self.validated += batch.tolist()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+    class ModelWithData(Hooks, Model):
+        pass
+
+    class Data(Hooks, pl.LightningDataModule):
+        pass
+
+    model, data = (ModelWithData(), None) if by == "hooks" else (Model(), Data())
+    trainer = pl.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(model, datamodule=data)
+    count = round(80 * (1 - val_split))
+    assert len(model.trained) == 2 * count
+    assert sorted(model.trained[:count] + model.validated[: 80 - count]) == list(range(80))
+    if not val_split:
+        assert model.validated == []
+        assert data_module.val_dataloader() is None  # for everybody else
+
+
 # Mistakes
 
 
@@ -471,12 +707,18 @@ class WithState(Ids):
         (Ids(1), {}, OptionError, "leaves none for validation"),
         ([], {}, OptionError, "train_data is empty"),
         (torch.tensor(3), {}, OptionError, "train_data is empty or has no length"),
-        (Dataset(), {}, OptionTypeError, "which has __getitem__ and __len__, found Dataset"),
+        (Dataset(), {}, OptionTypeError, "__getitem__ and __len__, found Dataset. Give it __l"),
         (Ids(10), {"val_data": []}, OptionError, "val_data is empty"),
         ("wikitext", {}, OptionTypeError, "train_data must be a dataset or a list of rows, found"),
-        (None, {}, OptionTypeError, "found NoneType"),
-        (iter([1]), {}, OptionTypeError, "found list_iterator"),
-        ({"train": [1], "test": [2]}, {}, OptionTypeError, r"Pass one of them, as in dataset\['t"),
+        (None, {}, OptionTypeError, "found NoneType. Load the data first"),
+        (iter([1]), {}, OptionTypeError, "found list_iterator. Make a list of it"),
+        (
+            {"train": [1], "test": [2]},
+            {},
+            OptionTypeError,
+            r"Pass one of its splits, as in dataset\['train'\]",
+        ),
+        ({"test": [2]}, {}, OptionTypeError, r"Pass one of its splits, as in dataset\['test'\]"),
         (Ids(10), {"batch_size": 0}, OptionError, "batch_size must be at least 1"),
         (Ids(10), {"num_workers": 1.5}, OptionTypeError, "num_workers must be an int or None"),
         (Ids(10), {"seed": "a"}, OptionTypeError, "seed must be an int or None"),

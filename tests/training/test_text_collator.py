@@ -252,7 +252,7 @@ def test_text_without_a_tokenizer_is_an_error_that_says_so():
         ({"padding_side": "both"}, OptionError, "padding_side must be 'left' or 'right'"),
         ({"max_length": 0}, OptionError, "max_length must be at least 1, found 0"),
         ({"pad_to_multiple_of": 2.0}, OptionTypeError, "pad_to_multiple_of must be an int"),
-        ({"mlm": True}, OptionError, r"needs a mask token.*Pass mask_token_id="),
+        ({"mlm": True}, OptionError, r"needs a mask token.* mask_token_id="),
         ({"mlm": True, "mask_token_id": 4}, OptionError, r"needs the size of.*Pass vocab_size="),
         ({"mlm_probability": 0}, OptionError, "mlm_probability must be above 0"),
         ({"mlm": True, "own_labels_only": True}, OptionError, "Drop one of them"),

@@ -162,7 +162,8 @@ def _float_to_integer(
         return _rounded(tensor, dtype)
     held = _holds(dtype)
     if low < held.low or high > held.high:
-        raise _misfit(path, high if high > held.high else low, tensor.dtype, dtype)
+        value = high if high > held.high else low
+        raise _misfit(path, value, tensor.dtype, dtype, remedy="'clamp'")
     values = _computable(tensor)
     if on_overflow == "raise" and not torch.equal(values, whole := values.trunc()):
         fraction = values[values != whole][0].item()
@@ -201,7 +202,13 @@ def _clamped(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return clamped.to(dtype)
 
 
-def _misfit(path: str, value: float, source: torch.dtype, dtype: torch.dtype) -> ConversionError:
+def _misfit(
+    path: str,
+    value: float,
+    source: torch.dtype,
+    dtype: torch.dtype,
+    remedy: str = "'clamp' or 'wrap'",
+) -> ConversionError:
     if dtype.is_floating_point and not source.is_floating_point:
         most = int(2 / torch.finfo(dtype).eps)
         held = f"has every integer only from {-most} to {most}"
@@ -210,7 +217,7 @@ def _misfit(path: str, value: float, source: torch.dtype, dtype: torch.dtype) ->
         held = f"holds {low} to {high}"
     reason = (
         f"{value} does not fit into {dtype_name(dtype)}, which {held}. "
-        "Choose a wider dtype, or pass on_overflow='clamp' or 'wrap'"
+        f"Choose a wider dtype, or pass on_overflow={remedy}"
     )
     return _error(path, reason)
 

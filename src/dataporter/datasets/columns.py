@@ -123,7 +123,16 @@ def as_python_would(array: NDArray[Any], path: str) -> torch.Tensor:
     """A tensor as torch would make it of these numbers in Python: with 64 bits each."""
     wide = {"i": torch.int64, "u": torch.int64, "f": torch.float64}.get(array.dtype.kind)
     tensor = as_tensor(array)
-    return tensor if wide is None else cast(tensor, wide, path=path)
+    if wide is None:
+        return tensor
+    try:
+        return cast(tensor, wide)
+    except ConversionError as error:  # only uint64 has what is too wide
+        msg = (
+            f"{path}: {array.max()} does not fit into int64, which numbers get without a dtype. "
+            f"Name one: dtype_conversions={{{path!r}: 'uint64'}}."
+        )
+        raise ConversionError(msg) from error
 
 
 def as_tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -151,7 +151,10 @@ class HFDatasetWrapper(Dataset[Any]):
         so do token columns. Whatever else there is stays a list.
         """
         if isinstance(rows, Mapping) or not isinstance(rows, Sequence):
-            msg = f"collate_fn takes a list of rows, found {type(rows).__name__}."
+            msg = (
+                f"collate_fn takes a list of rows, found {type(rows).__name__}. Pass one row as "
+                "collate_fn([row])."
+            )
             raise OptionTypeError(msg)
         check_rows(rows)
         columns = dict(rows.columns) if isinstance(rows, _Rows) else columns_of(rows)
@@ -271,15 +274,26 @@ def check_dataset(dataset: Any) -> None:
     if isinstance(dataset, dict):
         msg = (
             f"one split of a dataset is needed, found a {type(dataset).__name__} of "
-            f"{', '.join(map(repr, dataset))}. Pass one of them, as in dataset['train']."
+            f"{', '.join(map(repr, dataset)) or 'nothing'}. Pass one of its splits, as in "
+            f"dataset[{next(iter(dataset), 'train')!r}]; of a dict of columns, "
+            "datasets.Dataset.from_dict() makes a dataset."
         )
         raise OptionTypeError(msg)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         msg = (
             "a dataset with rows by number is needed, which has __getitem__ and __len__, found "
-            f"{type(dataset).__name__}. Load it without streaming=True."
+            f"{type(dataset).__name__}. {_remedy(dataset)}"
         )
         raise OptionTypeError(msg)
+
+
+def _remedy(dataset: Any) -> str:
+    """Say how this becomes a dataset with rows by number."""
+    if type(dataset).__name__ == "IterableDataset":
+        return "Load it without streaming=True."
+    if hasattr(dataset, "__getitem__"):
+        return "Give it __len__."
+    return "Make a list of it." if hasattr(dataset, "__iter__") else "Load the data first."
 
 
 def _check_tokenizer(tokenizer: Any, max_length: Any) -> None:

@@ -139,14 +139,17 @@ class CheckpointManager:
         dataloader: Any = None,
         restore_rng: bool = False,
         map_location: Any = "cpu",
+        strict: bool = True,
     ) -> dict[str, Any]:
         """Return a checkpoint's contents, after putting back the objects that are given.
 
         Without a path it is the newest one that is sound, with a warning that names damaged
         ones. The dict has what `save` was given under the same names, states for objects, and
         `rng_state` and `path`. `restore_rng` puts back the global generators of this rank.
+        `strict=False` is passed on to the loader, which then takes a state of other data.
         """
         named = None if path is None else _path("path", path)
+        options = {"dataloader": {} if strict else {"strict": False}}
         objects = {
             "dataloader": dataloader,  # first: it refuses what does not fit, the others half do
             "model": model,
@@ -156,14 +159,19 @@ class CheckpointManager:
         while True:
             there = on_first_rank(self.checkpoints)
             try:
-                return self._load(named, objects, restore_rng, map_location)
+                return self._load(named, objects, options, restore_rng, map_location)
             except CheckpointNotFoundError:
                 # A live writer may have removed it since it was chosen, having a newer one.
                 if named is not None or on_first_rank(self.checkpoints) == there:
                     raise
 
     def _load(
-        self, named: Path | None, objects: dict[str, Any], restore_rng: bool, map_location: Any
+        self,
+        named: Path | None,
+        objects: dict[str, Any],
+        options: dict[str, dict[str, Any]],
+        restore_rng: bool,
+        map_location: Any,
     ) -> dict[str, Any]:
         chosen = on_first_rank(lambda: self._newest_sound() if named is None else _verified(named))
         contents: dict[str, Any] = {}
@@ -177,7 +185,7 @@ class CheckpointManager:
                 _check_ranks("the random generators' state", rng_states, chosen)
             contents["dataloader"] = _of_this_rank(loader_states)
             contents["rng_state"] = _of_this_rank(rng_states)
-            _put_back(objects, contents)
+            _put_back(objects, contents, options)
             if restore_rng:
                 set_rng_state(contents["rng_state"])
 
@@ -263,7 +271,10 @@ class CheckpointManager:
                 return path
         if damaged:
             found = "\n".join(map(str, damaged))
-            msg = f"no checkpoint in {self.checkpoint_dir} is sound:\n{found}"
+            msg = (
+                f"no checkpoint in {self.checkpoint_dir} is sound:\n{found}\n"
+                "Put back a copy of one, or begin anew in another folder."
+            )
             raise CheckpointDamagedError(msg)
         msg = (
             f"there is no checkpoint in {self.checkpoint_dir}. Look with checkpoints() before "
@@ -347,11 +358,19 @@ def _check_ranks(what: str, states: list[Any], path: Path) -> None:
 
 
 def _verified(path: Path) -> Path:
-    verify(path)
+    try:
+        verify(path)
+    except CheckpointDamagedError as error:
+        msg = f"{error} Load another one; load() without a path takes the newest that is sound."
+        raise CheckpointDamagedError(msg) from error
     return path
 
 
-def _put_back(objects: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
+def _put_back(
+    objects: Mapping[str, Any],
+    contents: Mapping[str, Any],
+    options: Mapping[str, Mapping[str, Any]],
+) -> None:
     """Load states into objects, after a look whether all are there."""
     given = {name: thing for name, thing in objects.items() if thing is not None}
     for name, thing in given.items():
@@ -365,4 +384,4 @@ def _put_back(objects: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
             )
             raise CheckpointError(msg)
     for name, thing in given.items():
-        thing.load_state_dict(contents[name])
+        thing.load_state_dict(contents[name], **options.get(name, {}))

@@ -290,8 +290,4 @@ def _label(file: BinaryIO, path: Path) -> Label:
 
 
 def _damaged(path: Path, why: str) -> CheckpointDamagedError:
-    msg = (
-        f"{path} is damaged or no checkpoint: {why}. Load another one; load() without a path "
-        "takes the newest that is sound."
-    )
-    return CheckpointDamagedError(msg)
+    return CheckpointDamagedError(f"{path} is damaged or no checkpoint: {why}.")

@@ -109,8 +109,9 @@ class CollatorRegistry:
                 before = self._entries.get(name)
                 if before and not replace and not _is_same(before.factory, factory):
                     msg = (
-                        f"the name {name!r} is taken by a collator for {before.modality}. Choose "
-                        "another, or pass replace=True."
+                        f"the name {name!r} is taken by a collator for "
+                        f"{before.modality or 'any modality'}. Choose another, or pass "
+                        "replace=True."
                     )
                     raise OptionError(msg)
                 self._entries = {**self._entries, name: entry}
@@ -175,7 +176,8 @@ def _entry_for(task_spec: TaskSpec | None, entries: dict[str, CollatorEntry]) ->
     if not isinstance(modality, str):
         msg = (
             f"task_spec must be a TaskSpec, found {type(task_spec).__name__} {task_spec!r}. "
-            "To choose by name, pass collator_name=."
+            "Pass one, such as TaskSpec.lm_tiny(), or as collate_fn= what "
+            "CollatorRegistry.get_instance().get_collator(collator_name=...) makes."
         )
         raise OptionTypeError(msg)
     of_modality: dict[str, CollatorEntry] = {}

@@ -145,7 +145,10 @@ class LanguageModelingDataCollator:
             return columns
         if "text" not in columns:
             found = ", ".join(map(repr, columns)) or "(none)"
-            msg = f"the rows have neither 'input_ids' nor 'text', found the columns {found}."
+            msg = (
+                f"the rows have neither 'input_ids' nor 'text', found the columns {found}. Rename "
+                "the column of ids or of texts in the dataset."
+            )
             raise CollationError(msg)
         return columns | self._tokenised(columns.pop("text"))
 
@@ -158,7 +161,10 @@ class LanguageModelingDataCollator:
             raise CollationError(msg)
         for number, text in enumerate(texts):
             if not isinstance(text, str):
-                msg = f"column 'text', row {number}: expected a str, found {text!r}."
+                msg = (
+                    f"column 'text', row {number}: expected a str, found {text!r}. Filter such "
+                    "rows out of the dataset."
+                )
                 raise CollationError(msg)
         limits = {} if self.max_length is None else _truncation(self.max_length)
         encoded = self.tokenizer(texts, **limits)
@@ -240,8 +246,9 @@ class LanguageModelingDataCollator:
             known = getattr(self.tokenizer, "mask_token_id", None)
         if known is None:
             msg = (
-                "mlm=True needs a mask token, and no tokenizer says which. Pass mask_token_id=, "
-                "or a tokenizer with mask_token, or leave mlm=False for causal language modelling."
+                "masked language modelling needs a mask token, and no tokenizer says which. Pass "
+                "tokenizer= with one that has a mask_token, or mask_token_id= to "
+                "LanguageModelingDataCollator(mlm=True), which may be a collate_fn=."
             )
             raise OptionError(msg)
         return int(known)
@@ -253,8 +260,9 @@ class LanguageModelingDataCollator:
             return len(self.tokenizer)  # type: ignore[arg-type]  # those that have a length
         except TypeError:
             msg = (
-                "mlm=True needs the size of the vocabulary, and no tokenizer has it as its length. "
-                "Pass vocab_size=."
+                "masked language modelling needs the size of the vocabulary, and no tokenizer has "
+                "it as its length. Pass vocab_size= to LanguageModelingDataCollator(mlm=True), "
+                "which may be a collate_fn=."
             )
             raise OptionError(msg) from None
 

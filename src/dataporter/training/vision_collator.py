@@ -41,6 +41,16 @@ _LABEL_NAMES = ("labels", "label")
 _USUAL_CHANNELS = (1, 3, 4)
 _RGB = 3
 
+# Remedies that hold for a collator of one's own and for that of a data module.
+_COLOURED = (
+    "Use VisionDataCollator(channels=3), which makes colour images of grey ones and may be a "
+    "collate_fn=."
+)
+_NORMALISED = (
+    "Use VisionDataCollator(mean=[...], std=[...]) with one number for each channel, which may be "
+    "a collate_fn=."
+)
+
 
 class VisionDataCollator:
     """Makes `pixel_values` and, if the rows have them, `labels`.
@@ -87,7 +97,10 @@ class VisionDataCollator:
         self.channels = channels
         own = self.own_constants
         if normalize and own and channels not in (None, len(own.mean)):
-            msg = f"channels={channels} and a mean of {len(own.mean)} numbers do not go together."
+            msg = (
+                f"channels={channels} and a mean of {len(own.mean)} numbers do not go together. "
+                f"Give {channels} numbers, or leave channels out."
+            )
             raise OptionError(msg)
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
@@ -96,7 +109,10 @@ class VisionDataCollator:
         images = take_column(columns, _IMAGE_NAMES)
         if images is None:
             found = ", ".join(map(repr, columns)) or "(none)"
-            msg = f"the rows have no 'pixel_values', 'image' or 'img', found the columns {found}."
+            msg = (
+                f"the rows have no 'pixel_values', 'image' or 'img', found the columns {found}. "
+                "Rename the column of images in the dataset."
+            )
             raise CollationError(msg)
         labels = take_column(columns, _LABEL_NAMES)
         if labels is not None:
@@ -142,7 +158,9 @@ class VisionDataCollator:
         if not first and not last:
             msg = (
                 f"image {number} has shape {array.shape}, in which neither the first nor the last "
-                f"number is one of channels ({', '.join(map(str, sorted(counts)))})."
+                f"number is one of channels ({', '.join(map(str, sorted(counts)))}). For another "
+                "number of channels use VisionDataCollator(mean=[...], std=[...]) with as many "
+                "numbers, which may be a collate_fn=."
             )
             raise CollationError(msg)
         if first and last:
@@ -154,9 +172,9 @@ class VisionDataCollator:
         if channels == 1 and self.own_constants is None:
             constants = Constants(*((sum(numbers) / len(numbers),) for numbers in constants))
         if len(constants.mean) != channels:
+            remedy = _COLOURED if channels == 1 and len(constants.mean) == _RGB else _NORMALISED
             msg = (
-                f"the images have {channels} channels, mean and std {len(constants.mean)}. Give "
-                "one number for each, or channels=3 to make colour images of grey ones."
+                f"the images have {channels} channels, mean and std {len(constants.mean)}. {remedy}"
             )
             raise CollationError(msg)
         mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in constants)
@@ -205,8 +223,8 @@ def _as_array(image: Any, number: int) -> NDArray[Any]:
         raise CollationError(msg)
     if array.dtype.name not in _WHITE and array.dtype.kind != "f":
         msg = (
-            f"image {number} is of {array.dtype}, of which nobody can say what is white. "
-            "Give uint8 in [0, 255] or floats in [0, 1]."
+            f"image {number} has dtype {array.dtype}, whose value range is unknown. Convert it in "
+            "the dataset to uint8 in [0, 255] or floats in [0, 1]."
         )
         raise CollationError(msg)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -220,11 +238,10 @@ def _check_shapes(arrays: Sequence[NDArray[Any]]) -> None:
     first = arrays[0].shape
     for number, array in enumerate(arrays):
         if array.shape != first:
-            remedy = (
-                "Resize or crop them in the dataset."
-                if array.shape[1:] != first[1:]
-                else "Pass channels=3 to make colour images of grey ones."
-            )
+            remedy = "Resize or crop them in the dataset."
+            if array.shape[1:] == first[1:]:
+                is_grey_beside_colour = {array.shape[0], first[0]} == {1, _RGB}
+                remedy = _COLOURED if is_grey_beside_colour else "Convert them in the dataset."
             msg = f"image {number} has shape {array.shape}, image 0 has {first}. {remedy}"
             raise CollationError(msg)
 
