@@ -1,8 +1,9 @@
 """Hypothesis settings, and a watch over the tests that start workers."""
 
 import gc
-import multiprocessing
+import multiprocessing.util
 import signal
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,13 @@ settings.load_profile("dataporter")
 # A script's background jobs ignore Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The path of a socket has at most 107 characters. torch's loader makes sockets in this folder,
+# and hangs where it cannot: they are elsewhere if the temporary folder has a long name.
+if len(tempfile.gettempdir()) > 60:
+    chosen, tempfile.tempdir = tempfile.tempdir, "/tmp"  # noqa: S108  for sockets only
+    multiprocessing.util.get_temp_dir()  # which keeps to the first that it makes
+    tempfile.tempdir = chosen
 
 
 def pytest_collection_finish() -> None:
