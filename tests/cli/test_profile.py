@@ -110,7 +110,7 @@ def test_a_torch_loader_is_profiled_as_far_as_it_can_be_seen():
     [
         (["no_such_module:make"], "there is no module 'no_such_module'"),
         (["profiled_loaders:slaw"], "Did you mean 'slow'?"),
-        (["profiled_loaders.py:slow"], "that is its name alone: profiled_loaders:slow"),
+        (["profiled_loaders.py:slow"], "For this file, that is profiled_loaders:slow."),
         (["profiled_loaders"], "named as package.module:function"),
         (["profiled_loaders:number"], "cannot be called"),
         (["profiled_loaders:nothing"], "returned None, not a loader"),

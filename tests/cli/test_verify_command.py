@@ -38,6 +38,11 @@ class Photos(Dataset):
         return {"image": torch.full((2, 2), float(index)) + torch.rand(()), "label": index % 10}
 
 
+    @staticmethod
+    def make_loader():
+        return make_loader()
+
+
 class Noisy(Photos):
     rng = np.random.default_rng()
 
@@ -203,7 +208,9 @@ BAD = {
     "shop.dat:make_loader": "no module 'shop.dat'",
     "stop.data:make_loader": "no module 'stop'",
     "shop.broken:make_loader": "the import failed: ModuleNotFoundError: .*nowhere_to_be_found",
-    "shop/data.py:make_loader": "shop.data:make_loader",
+    "nowhere/data.py:make_loader": "There is no file nowhere/data.py",
+    "shop.data:Photos.mak_loader": "has no 'Photos.mak_loader'. Did you mean 'Photos.make_loader'",
+    "shop.data:number.nothing": "has no 'number.nothing'",
     "shop.data": "package.module:function, found 'shop.data'",
     ":make_loader": "package.module:function",
 }
@@ -216,6 +223,47 @@ def test_bad_input_ends_with_status_2_and_plain_words(factory, shop, capsys):
     assert re.search(BAD[factory], flat(err))
     assert err.startswith("dataporter: ")
     assert "Traceback" not in err
+
+
+PATHS = {
+    "in a package here": "shop/data.py",
+    "the package itself": "shop/__init__.py",
+    "by its whole path": "{folder}/shop/data.py",
+    "in a folder beside it": "tools/stock.py",
+    "in a package elsewhere": "{folder}/elsewhere/store/goods/stock.py",
+    "whose name cannot be imported": "tools/2nd-stock.py",
+}
+
+
+@pytest.mark.parametrize("where", PATHS)
+def test_the_name_that_is_advised_for_a_function_in_a_file_leads_to_it(
+    where, shop, capsys, monkeypatch
+):
+    (shop / "shop" / "__init__.py").write_text("from shop.data import make_loader\n")
+    goods = shop / "elsewhere" / "store" / "goods"
+    goods.mkdir(parents=True)
+    (shop / "tools").mkdir()
+    for package in (goods.parent, goods):
+        (package / "__init__.py").touch()
+    for file in (goods / "stock.py", shop / "tools" / "stock.py", shop / "tools" / "2nd-stock.py"):
+        file.write_text(SHOP)
+    path = PATHS[where].format(folder=shop)
+    advice = advised(capsys, f"{path}:make_loader")
+    if renamed := re.search("cannot import '(.+)': rename it, for example to '(.+)'", advice):
+        old, new = renamed.groups()
+        (shop / path).rename(shop / path.replace(old, new))
+        advice = advised(capsys, f"{path.replace(old, new)}:make_loader")
+    if folder := re.search("add (.+) to PYTHONPATH", advice):
+        monkeypatch.setattr(sys, "path", [folder[1], *sys.path])
+    name = re.search(r"(\S+:\S+)\.$", advice)[1]
+    assert verified(capsys, name, *QUICK)[::2] == (0, "")
+
+
+def advised(capsys, factory):
+    """What is said of a factory that is named as a file is."""
+    status, out, err = verified(capsys, factory, *QUICK)
+    assert (status, out) == (2, "")
+    return flat(err)
 
 
 @pytest.mark.parametrize(

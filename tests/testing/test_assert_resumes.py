@@ -112,6 +112,14 @@ def test_where_there_was_no_time_for_a_resume_nothing_is_claimed(when, hurry):
         verify(planted.make_clean("tensors"), **{when: hurry}, **QUICK)
 
 
+@pytest.mark.parametrize(
+    ("batches", "advice"), [(3, "seconds, or fewer than 3"), (2, r"seconds\.")]
+)
+def test_no_fewer_batches_are_advised_than_there_can_be(batches, advice, hurry):
+    with pytest.raises(FactoryError, match=f"Give more {advice}"):
+        verify(planted.make_clean("tensors"), batches=batches, on_start=hurry)
+
+
 def test_a_loader_of_one_batch_has_nothing_to_resume():
     with pytest.raises(FactoryError, match="delivered a single batch, so there is no resume"):
         verify(lambda: StatefulDataLoader(planted.OnlyOnce(), 8))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import re
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -186,14 +188,32 @@ class Laboratory:
 
 def _check_name(factory: str) -> None:
     module, _, name = factory.partition(":")
-    is_file = module.endswith(".py") and os.path.isfile(module)  # noqa: PTH113  a name, no path
+    is_file = module.endswith(".py") and Path(module).is_file()
     steps = (*module.split("."), *name.split("."))
     if is_file or not all(step.isidentifier() for step in steps):
-        hint = ""
-        if module.endswith(".py"):
-            hint = f" For a file, that is its name alone: {module[:-3].replace('/', '.')}:{name}."
+        hint = _about_file(Path(module), name) if module.endswith(".py") else ""
         msg = f"the factory is named as package.module:function, found {factory!r}.{hint}"
         raise OptionError(msg)
+
+
+def _about_file(file: Path, function: str) -> str:
+    """Say how a function in a file is named, and what else it takes to be found."""
+    if not file.is_file():
+        return f" There is no file {file}."
+    file = Path(os.path.abspath(file))  # noqa: PTH100  a link is imported by its own name
+    module = file.parent if file.name == "__init__.py" else file.with_suffix("")
+    root = module.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    steps = module.relative_to(root).parts
+    for step in steps:
+        if not step.isidentifier():
+            better = re.sub(r"\W|^(?=\d)", "_", step)
+            return f" Python cannot import {step!r}: rename it, for example to {better!r}."
+    named = f"{'.'.join(steps)}:{function or 'function'}"
+    if any(os.path.abspath(folder) == str(root) for folder in sys.path):  # noqa: PTH100
+        return f" For this file, that is {named}."
+    return f" For this file, add {root} to PYTHONPATH and name {named}."
 
 
 def _pickled(factory: Callable[[], Any]) -> bytes | None:

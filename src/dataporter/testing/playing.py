@@ -159,17 +159,20 @@ def _imported(name: str) -> Factory:
         if module_name != missing and not module_name.startswith(f"{missing}."):
             raise
         msg = (
-            f"there is no module {missing!r}, neither in the current folder nor where Python looks "
-            "for packages. Start from the folder that the package is in, or install it."
+            f"there is no module {missing!r} in the folders where Python looks for packages. Check "
+            "the name. If it is right, add the module's folder to PYTHONPATH, or install it."
         )
         raise FactoryError(msg) from error
+    before = ""
     for step in attribute.split("."):
         if not hasattr(found, step):
-            functions = [each for each, value in vars(found).items() if callable(value)]
-            hint = did_you_mean(step, functions)
+            names = [each for each in dir(found) if not each.startswith("_")]
+            functions = [each for each in names if callable(getattr(found, each, None))]
+            hint = did_you_mean(before + step, [before + each for each in functions])
             msg = f"{module_name} has no {attribute!r}.{hint} Name a function that makes a loader."
             raise FactoryError(msg)
         found = getattr(found, step)
+        before += f"{step}."
     return found  # type: ignore[no-any-return]  # checked where it is called
 
 

@@ -23,6 +23,7 @@ from dataporter.testing.report import Cause, Check, Report
 _REFERENCE_SHARE = 0.3  # of the seconds, that the uninterrupted run may take
 _SEARCHED_BATCHES = 4  # in which a cause is looked for
 _PASSES = 2  # that are gone over at most
+_FEWEST = 2  # batches: one before an interruption, one after it
 
 # Why a check tells nothing.
 _TIME_UP = "the time was up"
@@ -104,9 +105,10 @@ def verify(
             if fail_fast and check.outcome == "differs":
                 break
     if not verification.has_told:
+        fewer = f", or fewer than {batches} batches" if batches > _FEWEST else ""
         msg = (
             f"no resume could be compared within {seconds:g} seconds, so nothing is known. Give "
-            f"more seconds, or fewer than {batches} batches."
+            f"more seconds{fewer}."
         )
         raise FactoryError(msg)
     return replace(
@@ -115,7 +117,7 @@ def verify(
 
 
 def _check_options(batches: int, seconds: float, points: int) -> None:
-    check_int("batches", batches, least=2)  # one before an interruption, one after it
+    check_int("batches", batches, least=_FEWEST)
     check_number("seconds", seconds, above=0)
     check_int("points", points, least=0)
 
