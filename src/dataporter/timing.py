@@ -13,7 +13,6 @@ from __future__ import annotations
 import marshal
 import operator
 import os
-import reprlib
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +43,8 @@ class Made(NamedTuple):
     spans: list[tuple[int, int, int]]  # stage, start, end
     samples: int
     usual: int  # ns of its middle sample, 0 where samples were not timed one by one
+    most: int  # ns that three of four samples take at most, likewise
+    middle: int | str | None  # the index of its middle sample
     slowest: Sequence[tuple[int | str, int]]  # index and ns of a few, never its maker's first
     stands_for: int = 1  # batches: itself, and those before it that were not noted
     draws: bool = False  # whether its samples were fetched one by one since they draw
@@ -218,11 +219,14 @@ def _taken(batch: _Batch, worker: int) -> tuple[Any, ...]:
     batch.unnoted = min(_WORTH_NOTING // max(spent, 1), _MOST_UNNOTED)
     batch.stands_for = batch.unnoted + 1
     if not samples:
-        return worker, cpu, queued, marks, batch.count, 0, (), stands_for, batch.draws
-    samples = sorted(samples, key=_spent, reverse=True)
-    usual = samples[len(samples) // 2][0]
-    slowest = [(_plain(index), spent) for spent, index in samples[:_NAMED]]
-    return worker, cpu, queued, marks, batch.count, usual, slowest, stands_for, batch.draws
+        seen: tuple[Any, ...] = 0, 0, None, ()
+    else:
+        samples = sorted(samples, key=_spent, reverse=True)
+        usual, middle = samples[len(samples) // 2]
+        named = ((_plain(index), spent) for spent, index in samples[:_NAMED])
+        slowest = [(index, spent) for index, spent in named if index is not None]
+        seen = usual, samples[len(samples) // 4][0], _plain(middle), slowest
+    return worker, cpu, queued, marks, batch.count, *seen, stands_for, batch.draws
 
 
 def _scheduled() -> tuple[int, int]:
@@ -250,9 +254,11 @@ def _spent(sample: tuple[int, Any]) -> int:
     return sample[0]
 
 
-def _plain(index: Any) -> int | str:
-    """An index of the user's sampler as what can be sent and shown."""
+def _plain(index: Any) -> int | str | None:
+    """An index of the user's sampler as what can be sent and fetched again, if it can."""
+    if isinstance(index, str):
+        return str(index)
     try:
         return operator.index(index)
     except TypeError:
-        return reprlib.repr(index)
+        return None

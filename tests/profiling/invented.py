@@ -50,7 +50,8 @@ def measured(
 ):
     """A run of which each batch is like the other. Times are in milliseconds."""
     of = subject(**about)
-    found = Measured(subject=of, step_seconds=step / 1000)
+    slow = tuple((index, spent / 1000) for index, spent in slowest)
+    found = Measured(subject=of, step_seconds=step / 1000, slow=slow)
     clock = 1_000_000 * MS
     each_pass = -(-steps // passes)
     for number in range(steps):
@@ -76,6 +77,8 @@ def measured(
                 spans,
                 32,
                 int(usual * MS),
+                int(usual * MS),
+                number,
                 [(index, int(spent * MS)) for index, spent in slowest] if number == 3 else [],
                 draws=draws,
             )

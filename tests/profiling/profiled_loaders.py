@@ -21,6 +21,20 @@ class Slow(Dataset):
         return {"x": torch.zeros(64), "y": index}
 
 
+class Hiccups(Dataset):
+    """Takes long for one fetch of 37, whichever sample that is."""
+
+    fetches = 0
+
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        self.fetches += 1
+        time.sleep(0.03 if self.fetches % 37 == 0 else 0.0001)
+        return index
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
@@ -51,6 +65,10 @@ class Endless(Slow):
 
 def slow():
     return ResumableDataLoader(Slow(), 8, num_workers=2)
+
+
+def hiccups():
+    return ResumableDataLoader(Hiccups(), 8, num_workers=1)
 
 
 def inline():

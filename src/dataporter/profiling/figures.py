@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dataporter.profiling.measuring import Measured, Step
+from dataporter.profiling.slow_samples import Slow
 from dataporter.timing import STAGES, Handed, Made
 
-_NAMED = 5  # slowest samples
 _LONG_ENOUGH = 4  # times the makers, for a pass to do without its beginning
 
 
@@ -64,7 +64,7 @@ class Figures:
     workers: tuple[WorkerFigures, ...]
     ready: dict[int, float]  # how many batches were there when asked: share of the asking
     sample: float | None  # seconds of the usual sample, where samples were timed one by one
-    slowest: tuple[tuple[int | str, float], ...]  # index and seconds of samples
+    slowest: tuple[Slow, ...]  # samples that are far slower than most, each time
     draws: bool  # whether samples are fetched one by one, since they draw random numbers
 
     @property
@@ -119,7 +119,7 @@ def figures_of(measured: Measured) -> Figures:
         workers=tuple(_by_worker(made)),
         ready=_occupancy(measured.handed),
         sample=_usual_sample(made),
-        slowest=_slowest(made),
+        slowest=measured.slow,
         draws=any(each.draws for each in made),
     )
 
@@ -189,12 +189,3 @@ def _occupancy(handed: Sequence[Handed]) -> dict[int, float]:
 def _usual_sample(made: Sequence[Made]) -> float | None:
     usual = [batch.usual for batch in made if batch.usual]
     return float(np.median(usual)) / 1e9 if usual else None
-
-
-def _slowest(made: Sequence[Made]) -> tuple[tuple[int | str, float], ...]:
-    longest: dict[int | str, int] = {}
-    for batch in made:
-        for index, spent in batch.slowest:
-            longest[index] = max(spent, longest.get(index, 0))
-    ranked = sorted(longest.items(), key=lambda each: -each[1])
-    return tuple((index, spent / 1e9) for index, spent in ranked[:_NAMED])

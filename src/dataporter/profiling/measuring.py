@@ -13,12 +13,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from dataporter.containers import is_plain_list, parts_of
+from dataporter.profiling.slow_samples import Slow, slow_samples
 from dataporter.profiling.subject import Subject, made_by
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.testing.playing import Problem, check_factory, problem_of
 from dataporter.testing.processes import send
 from dataporter.timing import Handed, Made, Timing
 from dataporter.utils.dataloader import timed_steps
+
+_SHARE_OF_RUN = 0.9  # of the time, where samples are fetched again after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class Request:
     options: dict[str, Any] = field(default_factory=dict)
     batches: int
     seconds: float  # from the moment that the loader is made
+    finds_slow: bool  # whether samples that seem slow are fetched again afterwards, in that time
     deadline: float  # of all, on the monotonic clock, which the processes of a machine share
     step_seconds: float
 
@@ -51,6 +55,7 @@ class Measured:
     steps: list[Step] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     handed: list[Handed] = field(default_factory=list)
+    slow: tuple[Slow, ...] = ()
     problem: Problem | None = None
 
 
@@ -77,14 +82,18 @@ def measured(loader: DataLoader[Any], subject: Subject, request: Request) -> Mea
     if isinstance(loader, ResumableDataLoader):
         loader.note_times(timing)
     deadline = min(monotonic() + request.seconds, request.deadline)
+    share = _SHARE_OF_RUN if request.finds_slow else 1.0
+    run_until = monotonic() + (deadline - monotonic()) * share
     try:
         is_over = False
         while not is_over:
             before = len(found.steps)
-            is_over = _pass(loader, found, request, deadline) or len(found.steps) == before
+            is_over = _pass(loader, found, request, run_until) or len(found.steps) == before
     except BaseException as error:  # noqa: BLE001  a dataset can raise anything
         found.problem = problem_of("batch", error)
     found.made, found.handed = timing.made, timing.handed
+    if request.finds_slow and found.problem is None:
+        found.slow = slow_samples(loader.dataset, found.made, deadline)
     return found
 
 

@@ -11,13 +11,12 @@ from dataporter.explanation import WIDTH
 from dataporter.profiling.figures import Figures, Spread, WorkerFigures
 from dataporter.profiling.measuring import Measured
 from dataporter.profiling.tuning import Trial, Tuning
-from dataporter.profiling.verdict import Verdict
+from dataporter.profiling.verdict import LACKS_CORES, Verdict
 from dataporter.profiling.words import duration, percent, rate, size
 from dataporter.timing import CONSUMER
 
 _SHOWN_WORKERS = 16
 _SHOWN_STAGES = 4  # that fit beside what else is said of a worker
-_BUSY = 0.2  # share of the makers' time, above which others must have had the cores
 _BAR = 40  # columns of a bar that is all
 _MOST_READY = 8  # batches; that many and more are one row
 
@@ -86,7 +85,7 @@ class Profile:
         """What one should know of the figures."""
         queued, subject = self.figures.queued or 0.0, self.measured.subject
         notes = []
-        if queued > _BUSY:
+        if queued > LACKS_CORES:
             notes.append(
                 f"For {percent(queued)} of their time, those who make batches had no core for it: "
                 f"other processes were busy on the machine, or more than its {subject.cores} cores "

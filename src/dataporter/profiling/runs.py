@@ -59,7 +59,7 @@ def profile(
     with contextlib.closing(laboratory):
         runs = _Runs(laboratory, batches, seconds, step_ms / 1000)
         share = _SHARE_WITH_TUNING if tune else _KEPT_BACK
-        measured = runs.measure({}, share * seconds)
+        measured = runs.measure({}, share * seconds, finds_slow=True)
         found = _profile_of(measured)
         if tune and not measured.subject.is_ours:
             msg = (
@@ -99,11 +99,14 @@ class _Runs:
         self._seconds = seconds
         self._step_seconds = step_seconds
 
-    def measure(self, options: dict[str, Any], seconds: float) -> Measured:
+    def measure(
+        self, options: dict[str, Any], seconds: float, *, finds_slow: bool = False
+    ) -> Measured:
         request = Request(
             options=options,
             batches=self._batches,
             seconds=seconds,
+            finds_slow=finds_slow,
             deadline=monotonic() + self._laboratory.seconds_left * _KEPT_BACK,
             step_seconds=self._step_seconds,
         )

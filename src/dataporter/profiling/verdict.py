@@ -16,14 +16,13 @@ from dataporter.profiling.subject import Subject
 from dataporter.profiling.words import duration, percent, size, times
 
 KEEPS_UP = 0.05  # share of the time below which waiting does not matter
+LACKS_CORES = 0.2  # share of the makers' time, above which others must have had the cores
 
 _RESERVE = 1.15  # more workers than just enough, since no two batches cost the same
 _WAITS_RATHER = 0.5  # share of computing below which workers wait for disks or networks
 _MOST_WAITING = 32  # workers that are advised where they do not compute
 _CHEAP_SAMPLE = 1e-4  # seconds, of which the call and what is around it are a good part
 _LARGE_PART = 0.3  # of a batch's making, that is worth changing
-_FAR_SLOWER = 5  # times the usual sample
-_LONG_SAMPLE = 1e-3  # seconds
 _LARGE_BATCH = 2**16  # bytes, of which fewer would be felt
 
 
@@ -117,7 +116,8 @@ def _about_workers(subject: Subject, figures: Figures) -> Iterator[Advice]:
         if subject.has_lanes and not subject.lanes:
             why += ". The lanes of an iterable are as many as its workers, and change with them"
         yield Advice(change=f"num_workers={min(needed, most)}", why=f"{why}.")
-        if waits and not subject.in_threads and not subject.has_lanes:
+        # Threads share the global generators, which the dataset then may not draw from.
+        if waits and not (subject.in_threads or subject.has_lanes or figures.draws):
             yield Advice(
                 change='engine="threads"',
                 why="fetching rather waits than computes (which is "
@@ -142,16 +142,15 @@ def _about_workers(subject: Subject, figures: Figures) -> Iterator[Advice]:
 
 
 def _about_samples(subject: Subject, figures: Figures) -> Iterator[Advice]:
-    if figures.sample and figures.slowest and figures.slowest[0][1] >= _LONG_SAMPLE:
-        slow = [each for each in figures.slowest if each[1] >= _FAR_SLOWER * figures.sample]
-        if slow:
-            named = ", ".join(f"{index} ({duration(spent)})" for index, spent in slow)
-            factor = times(slow[0][1] / figures.sample)
-            yield Advice(
-                change=f"the slowest samples: {named}",
-                why=f"{factor} the usual {duration(figures.sample)}. Look at what they have in "
-                "common; prepare such samples beforehand, or batch them by themselves.",
-            )
+    if figures.sample and figures.slowest and (figures.queued or 0.0) <= LACKS_CORES:
+        named = ", ".join(f"{index} ({duration(spent)})" for index, spent in figures.slowest)
+        factor = times(figures.slowest[0][1] / figures.sample)
+        yield Advice(
+            change=f"the slowest samples: {named}",
+            why=f"{factor} the usual {duration(figures.sample)}, each time that they are fetched. "
+            "Look at what they have in common; prepare such samples beforehand, or batch them by "
+            "themselves.",
+        )
     fetch = figures.stages.get("fetch")
     if fetch is None or not figures.making or not figures.samples_per_batch:
         return
@@ -211,7 +210,7 @@ def _narrower(figures: Figures, transport: float, take: float) -> Advice:
     if wide:
         of = f", {percent(figures.bytes_by_dtype[wide[0]])} of it {wide[0]}"
     return Advice(
-        change="smaller dtypes: converter=KeyBasedDtypeConverter({...})",
+        change="smaller dtypes: converter=..., one of dataporter.converters",
         why=f"handing batches over takes {percent(transport)} of a worker's time and "
         f"{duration(take)} of the consumer's; a batch has {size(figures.bytes_per_batch)}{of}.",
     )
