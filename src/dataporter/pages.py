@@ -6,11 +6,14 @@ keep their size on a phone and on a wide screen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
 # Okabe and Ito's colours, which the colour-blind tell apart.
 COLOURS = ("#d55e00", "#e69f00", "#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#f0e442")
+
+_MOST_PARTS = 6.5  # of an axis
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --paper: #fff;
@@ -31,10 +34,13 @@ p { margin: .4rem 0; max-width: 60rem; } .soft, figcaption, th { color: var(--so
 figure { margin: 0; } figcaption { font-size: .88rem; margin-top: .5rem; max-width: 60rem; }
 .plot { display: grid; grid-template-columns: 3.6rem minmax(0, 1fr); }
 .plot span { white-space: nowrap; }
-.plot .up, .plot .along { display: flex; justify-content: space-between; font-size: .78rem;
+.plot .up, .plot .along { position: relative; font-size: .78rem; line-height: 1;
   color: var(--soft); font-variant-numeric: tabular-nums; }
-.plot .up { flex-direction: column; padding-right: .5rem; text-align: right; line-height: 1; }
-.plot .along { grid-column: 2; }
+.plot .along { grid-column: 2; height: 1.4em; }
+.plot .up span, .plot .along span { position: absolute; }
+.plot .up span { right: .5rem; top: calc(var(--at) * 100%); transform: translateY(-50%); }
+.plot .along span { left: calc(var(--at) * 100%); top: .4em;
+  transform: translateX(calc(var(--at) * -100%)); }
 .plot svg, svg.map { display: block; width: 100%; background: var(--card); border-radius: 3px; }
 .plot svg { height: clamp(12rem, 30vw, 22rem); }
 svg.map { margin-bottom: .3rem; }
@@ -104,15 +110,32 @@ def keys(colours: Mapping[str, str]) -> str:
     return f'<div class="keys">{"".join(spans)}</div>'
 
 
-def plot(
-    shapes: Sequence[str], up: Sequence[str], along: Sequence[str], size: tuple[float, float]
-) -> str:
-    """Lay shapes out between two axes, whose words are given from top and from left."""
-    spans = ["".join(f"<span>{escape(word)}</span>" for word in words) for words in (up, along)]
+Ticks = Sequence[tuple[float, str]]  # where on an axis, and what stands there
+
+
+def plot(shapes: Sequence[str], up: Ticks, along: Ticks, size: tuple[float, float]) -> str:
+    """Lay shapes out between two axes, whose ticks are placed as the shapes are."""
+    spans = [
+        "".join(
+            f'<span style="--at:{at / extent:.4f}">{escape(words)}</span>' for at, words in ticks
+        )
+        for ticks, extent in ((along, size[0]), (up, size[1]))
+    ]
     return (
-        f'<div class="plot"><div class="up">{spans[0]}</div>{svg("", shapes, size)}'
-        f'<div class="along">{spans[1]}</div></div>'
+        f'<div class="plot"><div class="up">{spans[1]}</div>{svg("", shapes, size)}'
+        f'<div class="along">{spans[0]}</div></div>'
     )
+
+
+def round_steps(highest: float) -> list[float]:
+    """Divide an axis that begins at 0 at round numbers, into six parts or fewer.
+
+    >>> round_steps(1.21), round_steps(47)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2], [0.0, 10.0, 20.0, 30.0, 40.0])
+    """
+    power = 10.0 ** math.floor(math.log10(highest / _MOST_PARTS))
+    step = next(step * power for step in (1, 2, 5, 10) if highest <= _MOST_PARTS * step * power)
+    return [float(f"{number * step:.6g}") for number in range(int(highest / step + 1e-9) + 1)]
 
 
 def line(points: Sequence[tuple[float, float]], style: str) -> str:

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -18,9 +20,10 @@ from dataporter.cli import bench, main
 from dataporter.comparison import resuming
 from dataporter.comparison.contenders import CONTENDERS, installed
 from dataporter.comparison.measure import in_turns
+from dataporter.comparison.page import page_of
 from dataporter.comparison.racing import race
 from dataporter.comparison.report import Comparison
-from dataporter.comparison.resuming import Point, WrongBatchError, measured
+from dataporter.comparison.resuming import Point, Resumed, WrongBatchError, measured
 from dataporter.comparison.workloads import WORKLOADS, FiveFields
 
 # torchdata uses what torch deprecated.
@@ -157,6 +160,31 @@ def test_a_contender_that_fails_does_not_stop_the_others(monkeypatch, tmp_path, 
     printed = json.loads(capsys.readouterr().out)
     assert printed["races"][0]["failed"] == found.failed
     assert printed["races"][0]["to_torch"]["dataporter"] is None
+
+
+def test_sizes_stand_in_powers_of_ten_and_positions_in_proportion():
+    sizes = [10**5, 10**6, 10**7, 10**9, 10**12]
+    shares = [0, 10, 50, 90]
+    points = [(size, size // 2) for size in sizes]
+    points += [(10**6, 10**4 * share) for share in shares if share != 50]
+    resumes = tuple(
+        Resumed(who="dataporter", samples=samples, position=position, seconds=(0.01,))
+        for samples, position in points
+    )
+    found = Comparison(versions=installed(), machine="", races=(), resumes=resumes, seconds=1.0)
+    page = page_of(found)
+    for name, places in (
+        ("by-size", [math.log10(size / 10**5) / 7 for size in sizes]),
+        ("by-position", [share / 90 for share in shares]),
+    ):
+        figure = page.partition(f'id="{name}"')[2].partition("</figure>")[0]
+        along = figure.partition('class="along"')[2]
+        ticks = [float(at) for at in re.findall(r"--at:([\d.]+)", along)]
+        assert ticks == pytest.approx(places, abs=1e-4)
+        width = float(re.search(r'viewBox="0 0 (\S+)', figure)[1])
+        line = re.findall(r'd="M([^"]+)"', figure)[-1]
+        drawn = [float(point.split()[0]) / width for point in line.split("L")]
+        assert drawn == pytest.approx(places, abs=1e-4)
 
 
 def test_every_contender_delivers_all_samples_of_an_epoch():

@@ -1,5 +1,6 @@
 """`dataporter demo` as a stranger runs it, and its verdict, which depends on the logs."""
 
+import io
 import math
 import os
 import re
@@ -12,6 +13,7 @@ import pytest
 import torch
 from chromium import opened
 from PIL import Image
+from rich.console import Console
 from terminals import COMMAND, in_terminal, marked
 from watching import until
 
@@ -19,6 +21,7 @@ from dataporter.cli import demo, main
 from dataporter.cli.files import write_whole
 from dataporter.demonstration import Story, picture, tell
 from dataporter.demonstration.drawings import Drawings
+from dataporter.demonstration.page import page_of
 from dataporter.demonstration.sample_map import NOBODY, sample_map
 from dataporter.demonstration.steps import Step, read_steps
 from dataporter.demonstration.training import EPOCHS, STEP_SAMPLES, Run
@@ -172,6 +175,31 @@ def test_a_difference_ends_with_status_1_and_is_shown(tmp_path, monkeypatch, cap
     assert '<h1 class="bad">DIFFERENT' in page
     monkeypatch.setattr(demo, "tell", lambda *_args, **_named: story())
     assert ran("--out", tmp_path) == 0
+
+
+def test_its_axes_have_round_numbers():
+    page = page_of(story(), judge(story()))
+    curves = page.partition('id="curves"')[2].partition("</figure>")[0]
+    for side, expected in (
+        ("up", ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        ("along", ["step", "2", "4", "6", "8", "10", "12"]),
+    ):
+        axis = curves.partition(f'class="{side}"')[2].partition("</div>")[0]
+        assert re.findall(r">([^<]+)</span>", axis) == expected
+
+
+def test_a_run_has_a_bar_once_it_has_begun():
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with demo._watched(console) as watch:
+        watch("whole", 1, 96)
+        watch("whole", 96, 96)
+        assert "1. never interrupted" in console.file.getvalue()
+        assert "2. to be killed" not in console.file.getvalue()
+        watch("killed", 3, 96)
+    shown = console.file.getvalue()
+    assert "2. to be killed" in shown
+    assert "/100" not in shown
+    assert "3. resumed" not in shown
 
 
 def test_a_folder_that_cannot_be_made_is_bad_input_at_once(tmp_path, capsys):

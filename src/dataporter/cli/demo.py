@@ -12,7 +12,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 from dataporter.cli.files import check_folder, write_whole
@@ -85,10 +92,11 @@ def _watched(console: Console) -> Iterator[OnStep]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        bars = {name: progress.add_task(words, start=False) for name, words in _RUNS.items()}
+        bars: dict[str, TaskID] = {}  # of the runs that have begun
 
         def watch(name: str, made: int, total: int) -> None:
-            progress.start_task(bars[name])
+            if name not in bars:
+                bars[name] = progress.add_task(_RUNS[name], total=total)
             progress.update(bars[name], completed=made, total=total)
 
         yield watch

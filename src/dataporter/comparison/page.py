@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import NamedTuple
 
 from dataporter import pages
 from dataporter.comparison.measure import count
@@ -48,11 +49,11 @@ def page_of(found: Comparison) -> str:
             '<div class="two">',
             pages.section(
                 "From state to first correct batch, by size",
-                _lines(middles, [each.samples for each in middles], "by-size", "samples"),
+                _lines("by-size", _SIZES, middles),
             ),
             pages.section(
                 f"The same by position, in {count(SWEPT)} samples",
-                _lines(along, [each.position for each in along], "by-position", "position"),
+                _lines("by-position", _POSITIONS, along),
             ),
             "</div>",
             pages.section("All resumes", _table(found)),
@@ -76,21 +77,34 @@ def _bars(race: Race) -> str:
     )
 
 
-def _lines(found: Sequence[Resumed], where: Sequence[int], name: str, axis: str) -> str:
-    """Times of resumes, both axes in powers of ten."""
-    places = sorted(set(where))
-    columns = {place: number for number, place in enumerate(places)}
+class _Axis(NamedTuple):
+    """What resumes are shown by: its name, its value for each, where that stands, in words."""
+
+    name: str
+    value: Callable[[Resumed], int]
+    scale: Callable[[int], float]
+    words: Callable[[int], str]
+
+
+_SIZES = _Axis("samples, in powers of ten", lambda each: each.samples, math.log10, count)
+_POSITIONS = _Axis("position", lambda each: each.position, float, "{:,}".format)
+
+
+def _lines(name: str, axis: _Axis, found: Sequence[Resumed]) -> str:
+    """Times of resumes in powers of ten, along an axis."""
+    places = sorted({axis.value(each) for each in found})
+    columns = {place: axis.scale(place) - axis.scale(places[0]) for place in places}
     times = {
         who: [
-            (float(columns[place]), math.log10(statistics.median(each.seconds) * 1e3))
-            for each, place in sorted(zip(found, where, strict=True), key=lambda pair: pair[1])
+            (columns[axis.value(each)], math.log10(statistics.median(each.seconds) * 1e3))
+            for each in sorted(found, key=axis.value)
             if each.who == who and each.seconds
         ]
         for who in COLOURS
     }
     heights = [height for points in times.values() for _, height in points] or [0.0]
     low, high = math.floor(min(heights)), math.ceil(max(heights) + 0.01)
-    width = max(len(places) - 1, 1)
+    width = max(columns.values(), default=0.0) or 1.0
     shapes = [
         pages.line([(0, level), (width, level)], "stroke:var(--line);stroke-width:1")
         for level in range(high - low)
@@ -98,18 +112,17 @@ def _lines(found: Sequence[Resumed], where: Sequence[int], name: str, axis: str)
     for who, points in times.items():
         if points:
             placed = [(x, high - y) for x, y in points]
-            # A point alone is a short line.
-            placed = placed if len(placed) > 1 else [placed[0], (placed[0][0] + 0.05, placed[0][1])]
+            if len(placed) == 1:  # which would not be seen
+                placed.append((placed[0][0] + width / 99, placed[0][1]))
             style = f"stroke:{COLOURS[who]};stroke-width:3;stroke-linecap:round"
             shapes.append(pages.line(placed, style))
-    up = [_time(10.0**level) for level in range(high, low - 1, -1)]
-    drawn = pages.plot(
-        shapes, up, [count(place) if place else "0" for place in places], (width, high - low)
-    )
+    up = [(high - level, _time(10.0**level)) for level in range(low, high + 1)]
+    ticks = [(columns[place], axis.words(place)) for place in places]
+    drawn = pages.plot(shapes, up, ticks, (width, high - low))
     shown = {who: COLOURS[who] for who, points in times.items() if points}
     caption = (
-        f"From left to right: {axis}. Upwards: time, each line ten times the one below. Where a "
-        "line ends, the loader was not run: see the table."
+        f"From left to right: {axis.name}. Upwards: time, each line ten times the one below. "
+        "Where a line ends, the loader was not run: see the table."
     )
     return pages.keys(shown) + pages.figure(name, drawn, caption)
 

@@ -77,8 +77,8 @@ def _curves(story: Story) -> str:
         curve(story.killed, f"stroke:{KILLED};stroke-width:4.5"),
         curve(story.resumed, f"stroke:{RESUMED};stroke-width:2"),
     ]
-    up = [f"{height * part:.2f}" for part in (1, 0.75, 0.5, 0.25, 0)]
-    along = [f"step {1 + round((last - 1) * part)}" for part in (0, 0.5, 1)]
+    up = [(height - loss, f"{loss:g}") for loss in pages.round_steps(height)]
+    along = [(step, f"{step:g}" if step else "step") for step in pages.round_steps(last)]
     colours = {
         "never interrupted (wide)": WHOLE,
         f"until the kill after step {story.killed_after}": KILLED,

@@ -25,8 +25,10 @@ ol.advice { padding-left: 1.4rem; } ol.advice li { margin: .5rem 0; }
 .lane b { font-weight: 500; font-size: .85rem; white-space: nowrap; overflow: hidden; }
 .lane svg { display: block; width: 100%; height: 26px; background: var(--card);
   border-radius: 3px; }
-.ticks div { display: flex; justify-content: space-between; font-size: .78rem;
+.ticks div { position: relative; height: 1.4em; font-size: .78rem;
   color: var(--soft); font-variant-numeric: tabular-nums; }
+.ticks span { position: absolute; left: calc(var(--at) * 100%); white-space: nowrap;
+  transform: translateX(calc(var(--at) * -100%)); }
 svg.tall, .tall svg { display: block; width: 100%; height: 120px; background: var(--card);
   border-radius: 3px; }
 .level { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 6 5; }

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from dataporter.pages import svg
+from dataporter.pages import round_steps, svg
 from dataporter.profiling.measuring import Measured, Step
 from dataporter.profiling.report import worker_name
 from dataporter.profiling.words import duration
@@ -21,7 +21,6 @@ _STEPS = 24  # that are shown
 _WIDTH = 1000  # of a picture, in units of its own
 _THINNEST = 0.7  # of them, so that nothing is too thin to see
 _MOST_BARS = 300
-_TICKS = 5
 
 
 class Span(NamedTuple):
@@ -48,10 +47,10 @@ def timeline(measured: Measured) -> str:
     workers = sorted({batch.worker for batch in measured.made} - {CONSUMER})
     lanes += [(worker_name(worker), _worker_spans(measured, worker)) for worker in workers]
     rows = "".join(_lane(name, spans, window) for name, spans in lanes)
+    length = max(window[1] - window[0], 1) / 1e9
     ticks = "".join(
-        f"<span>{duration((window[1] - window[0]) / 1e9 * tick / (_TICKS - 1)) if tick else '0'}"
-        "</span>"
-        for tick in range(_TICKS)
+        f'<span style="--at:{tick / length:.4f}">{duration(tick) if tick else 0}</span>'
+        for tick in round_steps(length)
     )
     return f'{rows}<div class="lane ticks"><b></b><div>{ticks}</div></div>'
 
