@@ -1,8 +1,11 @@
 """Pages opened in a real Chromium: what it complains of, and how wide they are drawn."""
 
+import contextlib
 import re
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,13 @@ onload = () => {{
 </script>"""
 
 
+@contextlib.contextmanager
+def browser_profile() -> Iterator[str]:
+    """Chromium's option for a folder of its own; the name of a socket in it must not be long."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="c-", ignore_cleanup_errors=True) as folder:
+        yield f"--user-data-dir={folder}"
+
+
 def opened(page: Path, scratch: Path) -> dict[int, tuple[int, int, dict[str, tuple[int, int]]]]:
     """Open a page 400 and 1600 pixels wide; nothing may be complained of.
 
@@ -43,14 +53,15 @@ def opened(page: Path, scratch: Path) -> dict[int, tuple[int, int, dict[str, tup
         pytest.skip("there is no Chromium on PATH")
     frames = scratch / "frames.html"
     frames.write_text(_FRAMES.format(page=page.absolute().as_uri()))
-    profile = f"--user-data-dir={scratch / 'browser'}"
-    done = subprocess.run(
-        [browser, *_OPTIONS, profile, "--window-size=2100,1000", "--dump-dom", frames.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    size = "--window-size=2100,1000"
+    with browser_profile() as profile:
+        done = subprocess.run(
+            [browser, *_OPTIONS, profile, size, "--dump-dom", frames.as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert "CONSOLE" not in done.stderr, done.stderr
     (seen,) = re.findall(r">SEEN (.*?) END<", done.stdout)
     found = {}

@@ -18,9 +18,15 @@ settings.register_profile(
 )
 settings.load_profile("dataporter")
 
-# A script's background jobs ignore Ctrl-C, and so would all that tests start and interrupt.
+_SHORTEST = "/tmp"  # noqa: S108  as is usual
+_SHORT = 40  # letters of a path that leave room for Ray's sockets, which take 60 more
+
+# A script's background jobs ignore Ctrl-C, what nohup runs ignores SIGHUP, and so would all that
+# tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The path of a socket has at most 107 characters. torch's loader makes sockets in this folder,
 # and hangs where it cannot: they are elsewhere if the temporary folder has a long name.
@@ -34,6 +40,20 @@ def pytest_collection_finish() -> None:
     """Leave what was imported out of every collection of garbage: there are many of these."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _room_for_sockets(tmp_path_factory: pytest.TempPathFactory):
+    """Give sockets of torch, Ray and fork servers a short folder: their names have a limit.
+
+    Files of tests lie where they were to lie, however long the path is.
+    """
+    tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        if len(tempfile.gettempdir()) > _SHORT:
+            patch.setenv("TMPDIR", _SHORTEST)
+            patch.setattr(tempfile, "tempdir", _SHORTEST)
+        yield
 
 
 @pytest.fixture(autouse=True)

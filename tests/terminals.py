@@ -28,12 +28,14 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def piped(*command: Any, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess:
+def piped(
+    *command: Any, cwd: Path, timeout: float = 120, **variables: str
+) -> subprocess.CompletedProcess:
     """Run a command to its end, its output piped."""
     return subprocess.run(
         list(map(str, command)),
         cwd=cwd,
-        env=environment(),
+        env={**environment(), **variables},
         capture_output=True,
         text=True,
         timeout=timeout,

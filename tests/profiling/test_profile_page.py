@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from chromium import browser_profile
 from invented import measured
 
 from dataporter.profiling.figures import figures_of
@@ -78,14 +79,15 @@ PROFILES = {
 }
 
 
-def chromium(tmp_path, *arguments):
-    ran = subprocess.run(
-        [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'user'}", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+def shown_by_chromium(*arguments):
+    with browser_profile() as profile:
+        ran = subprocess.run(
+            [CHROMIUM, *FLAGS, profile, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
     assert "CONSOLE" not in ran.stderr, ran.stderr
     return ran.stdout
 
@@ -95,7 +97,7 @@ def test_pages_fit_400_and_1600_pixels_and_show_their_figures(tmp_path):
     pages = json.dumps([page_of(make()) for make in PROFILES.values()]).replace("</", "<\\/")
     frames = tmp_path / "frames.html"
     frames.write_text(FRAMES.replace("PAGES", pages))
-    shown = chromium(tmp_path, "--window-size=1700,1000", "--dump-dom", frames.as_uri())
+    shown = shown_by_chromium("--window-size=1700,1000", "--dump-dom", frames.as_uri())
     title = re.search(r"<title>(.*?)</title>", shown, re.DOTALL)[1]
     found = json.loads(title.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     assert len(found) == 2 * len(PROFILES)
@@ -121,7 +123,7 @@ def test_the_file_itself_opens_without_a_complaint_and_is_not_blank(tmp_path):
     pillow = pytest.importorskip("PIL.Image")
     page, shot = tmp_path / "page.html", tmp_path / "shot.png"
     page.write_text(page_of(PROFILES["workers"]()), encoding="utf-8")
-    chromium(tmp_path, f"--screenshot={shot}", "--window-size=1600,1800", page.as_uri())
+    shown_by_chromium(f"--screenshot={shot}", "--window-size=1600,1800", page.as_uri())
     with pillow.open(shot) as image:
         colours = {colour for _, colour in image.convert("RGB").getcolors(2**20)}
     assert {(0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x00, 0x9E, 0x73)} <= colours

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 import textwrap
 from pathlib import Path
@@ -41,7 +42,7 @@ def bench(
     check_folder(out)
     show = _Shower(Console(highlight=False, soft_wrap=True), quiet=as_json)
     show.beginning()
-    with tempfile.TemporaryDirectory(prefix="dataporter-") as folder, show.waiting():
+    with _temporary_folder() as folder, show.waiting():
         found = compare(Path(folder), seconds, on_race=show.race, on_resumed=show.resumed)
     data = json.dumps(found.as_dict(), indent=2)
     write_whole(out / "bench.md", found.markdown())
@@ -54,6 +55,21 @@ def bench(
 
 
 _ENDS = ("md", "html", "json")
+
+# torch's workers send batches through sockets in the temporary folder, and wait without end where
+# their names are longer than a system allows: 104 bytes on macOS, 108 on Linux, with a 0.
+_LONGEST_SOCKET = 103
+_SOCKET = "/dataporter-12345678/races.files/pymp-12345678/listener-12345678"
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder whose path leaves room for sockets, in /tmp if the usual place does not."""
+    is_short = len(os.fsencode(tempfile.gettempdir() + _SOCKET)) <= _LONGEST_SOCKET
+    is_usual = is_short or not os.access("/tmp", os.W_OK)  # noqa: S108  a new folder in it
+    return tempfile.TemporaryDirectory(
+        prefix="dataporter-",
+        dir=None if is_usual else "/tmp",  # noqa: S108  likewise
+    )
 
 
 class _Shower:

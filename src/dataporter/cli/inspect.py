@@ -58,7 +58,8 @@ def _as_json(path: Path, found: Findings, explained: list[_Explained]) -> str:
 
 
 def _as_text(path: Path, found: Findings, explained: list[_Explained]) -> str:
-    blocks = [_wrapped(f"{path}: {counted(len(explained), 'loader state')}")]
+    heading = f"{path}: {counted(len(explained), 'loader state')}"
+    blocks = [_wrapped(heading, breaks_words=False)]  # a path is to be copied
     for saved, words in explained:
         places = [place or "the whole file" for place in saved.places]
         shown = places[:_SHOWN] + ([f"and {len(places) - _SHOWN} more"] if places[_SHOWN:] else [])
@@ -77,9 +78,14 @@ def _indented(text: str) -> str:
     return textwrap.indent(text, "  ")
 
 
-def _wrapped(text: str, less: int = 0) -> str:
+def _wrapped(text: str, less: int = 0, *, breaks_words: bool = True) -> str:
     """Text in lines that fit, as many as it had at least."""
     return "\n".join(
-        textwrap.fill(printable(line), WIDTH - less, break_on_hyphens=False)
+        textwrap.fill(
+            printable(line),
+            WIDTH - less,
+            break_on_hyphens=False,
+            break_long_words=breaks_words,
+        )
         for line in text.splitlines()
     )

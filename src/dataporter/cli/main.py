@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn, ParamSpec
@@ -123,4 +124,8 @@ def _complain(words: str) -> None:
     console = Console(stderr=True)
     with contextlib.suppress(OSError):  # of a terminal that has been closed
         for line in f"dataporter: {words}".splitlines():
-            console.print(printable(line), markup=False, highlight=False)
+            # Paths and names in it are to be copied, so they stay whole, however long they are.
+            wrapped = textwrap.fill(
+                printable(line), console.width, break_long_words=False, break_on_hyphens=False
+            )
+            console.print(wrapped, markup=False, highlight=False, soft_wrap=True)
