@@ -133,6 +133,27 @@ def test_fewer_lanes_than_ranks_leave_some_without_data():
     assert sorted(flat(found)) == EVERYTHING
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_rank_without_lanes_resumes_and_delivers_nothing(num_workers):
+    options = {"lanes": 2, "tail": "uneven", "num_workers": num_workers}
+    loaders = on_told_ranks(3, **options)
+    for begun in (False, True):
+        seen = flat(take(loader, 2 * begun) for loader in loaders)
+        states = [loader.state_dict() for loader in loaders]
+        assert states[2]["lanes"]["each"] == {}
+        resumed = on_told_ranks(3, **options)
+        for loader, state in zip(resumed, states, strict=True):
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state
+        rest = [flat(one_pass(loader)) for loader in resumed]
+        assert rest[2] == []
+        assert sorted(seen + flat(rest)) == EVERYTHING
+        for order in (states, states[::-1]):
+            (alone,) = on_told_ranks(1, **options)
+            alone.load_state_dict(order)
+            assert sorted(seen + flat(one_pass(alone))) == EVERYTHING
+
+
 def test_ending_together_needs_a_process_group():
     loader = on_told_ranks(2, tail="drop")[0]
     with pytest.raises(TopologyError, match=r"init_process_group.*uneven"):

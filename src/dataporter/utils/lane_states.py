@@ -113,8 +113,9 @@ def lanes_from_state(found: Any) -> Lanes:
 
 
 def _check(lanes: Lanes) -> None:
-    found = sorted(lanes.each)
-    if not found or found[0] < 0 or max(found[-1], lanes.last) >= lanes.count or lanes.last < -1:
+    found = sorted(lanes.each)  # none on a rank of more ranks than lanes
+    inside = all(0 <= lane < lanes.count for lane in found)
+    if lanes.count < 1 or not inside or not -1 <= lanes.last < lanes.count:
         msg = f"of {lanes.count} lanes it has {found}, and {lanes.last} as the last one"
         raise ValueError(msg)
     for lane, state in lanes.each.items():
