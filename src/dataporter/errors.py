@@ -157,7 +157,7 @@ class DataPorterWarning(UserWarning):
 
 
 class FastForwardWarning(DataPorterWarning):
-    """A dataset has no state: what was delivered before a resume is read again and dropped."""
+    """No state of a dataset was saved: what was delivered is read again and dropped."""
 
 
 class PageLockWarning(DataPorterWarning):

@@ -450,8 +450,6 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         elif not self._runner.goes_on:
             lanes.bring_along()  # to workers that have not read what came before
         reading = lanes.run(progress, self.seed, opens)
-        if self._cursor.progress is progress:
-            self._cursor.progress = reading.progress
         return self._fetched(fetch, reading, reading.renewed).noted(reading.received)
 
     @property
@@ -633,14 +631,21 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         if progress.lanes is None:
             return replace(progress, lanes=self._lanes.lanes)
         lanes = share_of(progress.lanes, self._topology, split=self._splits_lanes)
+        progress = replace(progress, lanes=lanes)
         if is_iterable(self.dataset) and not progress.finished:
-            check_reading_again(lanes, batch_size, self.batch_size)
-        return replace(progress, lanes=lanes)
+            check_reading_again(
+                progress,
+                batch_size,
+                self.batch_size,
+                dataset=self.dataset,
+                snapshot_every=vars(self)["snapshot_every_n_steps"],
+            )
+        return progress
 
     def _follow_lanes(self) -> None:
         """Read as many lanes as a loaded state has."""
         if self._lanes is not None and not self._lane_fetch.reads(self._lanes.lanes):
-            self._lane_fetch = self._make_lane_fetch(self._lanes.lanes)
+            self._lane_fetch = self._lane_fetch.for_lanes(self._lanes.lanes)
             self._runner.close()
 
     def _identity(self) -> Identity:

@@ -169,6 +169,27 @@ class MutatingShards(Shards):
         self.state = state
 
 
+class LateShards(Shards):
+    """A loaded state takes effect, and shows, only once something is read."""
+
+    i = 0
+    loaded = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        samples = self.samples()
+        self.i, self.loaded = self.loaded, 0
+        while self.i < len(samples):
+            self.i += 1
+            yield self.shown(samples[self.i - 1])
+        self.i = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"i": self.i}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loaded = state["i"]
+
+
 class CarryingShards(StatefulShards):
     """Its generator goes on from epoch to epoch, and decides what a sample is."""
 
@@ -240,7 +261,15 @@ class PackedWithoutState(Shards):
         yield from inner
 
 
-WITH_STATE = [StatefulShards, IteratorShards, BothShards, OwnIterator, MutatingShards, Packed]
+WITH_STATE = [
+    StatefulShards,
+    IteratorShards,
+    BothShards,
+    OwnIterator,
+    MutatingShards,
+    LateShards,
+    Packed,
+]
 WITHOUT_STATE = [Shards, PackedWithoutState]
 CARRYING = [CarryingShards, CarryingIterator, BothShards]
 

@@ -1,7 +1,9 @@
 """Hugging Face's IterableDataset in lanes: its epochs, its states, and what these leave out."""
 
+import itertools
+
 import pytest
-from support import flat, one_pass, pass_with_states, passes
+from support import flat, one_pass, pass_with_states, passes, plain
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import FastForwardWarning
@@ -67,6 +69,57 @@ def test_a_shuffle_buffer_is_not_in_its_state_so_it_is_read_again(num_workers):
         with pytest.warns(FastForwardWarning, match="shuffle buffer"):
             resumed.load_state_dict(states[epoch][k])
         assert passes(resumed, 2) == [epochs[epoch][k:], epochs[epoch + 1]]
+
+
+def interleaved():
+    sources = [
+        datasets.Dataset.from_dict({"id": list(range(start, start + 12))})
+        for start in (0, LENGTH, 2 * LENGTH)
+    ]
+    streams = [source.to_iterable_dataset(num_shards=4) for source in sources]
+    return datasets.interleave_datasets(streams, probabilities=[0.5, 0.3, 0.2], seed=3)
+
+
+STREAMS = {"rows": rows, "interleaved": interleaved}
+
+
+@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_one_batch_after_each_resume_comes_to_the_end(stream, lanes):
+    def make():
+        return ResumableDataLoader(stream(), batch_size=4, seed=1, lanes=lanes)
+
+    expected = passes(make(), 2)
+    delivered, state = [[], []], make().state_dict()
+    for _ in range(len(expected[0]) + 1 + len(expected[1])):
+        loader = make()
+        loader.load_state_dict(state)
+        for batch in itertools.islice(loader, 1):
+            delivered[loader.epoch].append(plain(batch))
+        state = loader.state_dict()
+    assert delivered == expected
+
+
+@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize(
+    "options", [{"lanes": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str
+)
+def test_an_epoch_that_was_broken_off_or_resumed_can_be_run_again(stream, options):
+    def make():
+        return ResumableDataLoader(stream(), batch_size=4, seed=1, **options)
+
+    first, second = passes(make(), 2)
+    loader = make()
+    running = iter(loader)
+    next(running)
+    next(running)
+    state = loader.state_dict()
+    loader.set_epoch(0)
+    assert passes(loader, 2) == [first, second]
+    loader.load_state_dict(state)
+    assert one_pass(loader) == first[2:]
+    loader.set_epoch(0)
+    assert passes(loader, 2) == [first, second]
 
 
 def test_why_a_shuffle_buffer_is_read_again():

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import json
 import pickle
 import random
@@ -32,7 +33,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 from watching import worker_pids
 
 from dataporter import ResumableDataLoader
-from dataporter.errors import FastForwardWarning, LaneError, StateError, StateFormatError
+from dataporter.errors import (
+    FastForwardWarning,
+    LaneError,
+    StateError,
+    StateFormatError,
+)
 
 KINDS = [*WITH_STATE, *WITHOUT_STATE]
 SOME_KINDS = [StatefulShards, OwnIterator, Packed, Shards]  # where workers make a test slow
@@ -77,6 +83,29 @@ def test_a_state_of_any_moment_resumes_to_what_followed(
         assert following == [batches[epoch][k:], *batches[epoch + 1 :]]
     resumed = loaded(states[epoch][-1], kind(lengths, noisy=noisy), **options)
     assert passes(resumed, 2 - epoch) == batches[epoch + 1 :]
+
+
+@settings(max_examples=25)
+@given(
+    kind=st.sampled_from(KINDS),
+    lengths=lengths,
+    lanes=st.integers(1, 4),
+    every=st.integers(1, 4),
+    steps=st.lists(st.integers(0, 3), min_size=1, max_size=12),
+)
+def test_a_chain_of_short_runs_delivers_what_one_run_does(kind, lengths, lanes, every, steps):
+    options = {"batch_size": 2, "lanes": lanes, "snapshot_every_n_steps": every}
+    (expected,), (states,) = reference(kind(lengths), 1, **options)
+    delivered, state = [], states[0]
+    for count in steps:  # also none: what was loaded is what is saved
+        loader = loaded(state, kind(lengths), **options)
+        running = iter(loader)
+        delivered += [plain(batch) for batch in itertools.islice(running, count)]
+        state = loader.state_dict()
+        if state["finished"]:
+            break
+    assert delivered == expected[: len(delivered)]
+    assert len(delivered) == min(sum(steps), len(expected))
 
 
 def test_more_lanes_than_data():
@@ -172,6 +201,8 @@ def test_a_dataset_without_a_state_is_read_again_with_one_warning(kind):
         one_pass(resumed)
     assert len(caught) == 1
     assert caught[0].filename == __file__
+    why = f"neither {kind.__name__} nor its iterator has state_dict and load_state_dict: "
+    assert str(caught[0].message).startswith(why)
     for at_an_end in (states[0], states[-1]):  # nothing to be read again
         resumed.load_state_dict(at_an_end)
 
@@ -196,6 +227,15 @@ def test_what_follows_the_last_snapshot_is_read_again_and_no_more():
         resumed.load_state_dict(states[k])
         assert one_pass(resumed) == in_turn([20], 1, 2)[k:]
         assert dataset.read == 20 - 2 * (k - k % 4)
+
+
+def test_a_state_saved_before_its_dataset_had_one_is_read_again():
+    _, (states,) = reference(Shards([9]), 1)
+    resumed = ResumableDataLoader(StatefulShards([9]), seed=3)
+    state = {**states[3], "order": resumed.state_dict()["order"]}
+    with pytest.warns(FastForwardWarning, match=r"state holds none of StatefulShards: 3 batches"):
+        resumed.load_state_dict(state)
+    assert flat(one_pass(resumed)) == [3, 4, 5, 6, 7, 8]
 
 
 def test_another_batch_size_goes_on_at_the_sample_where_states_allow():
@@ -409,7 +449,7 @@ def test_damaged_lanes_are_refused():
         {"count": 0},
         {"count": 1},
         {"count": "many"},
-        {"each": {}},
+        {"count": 0, "each": {}, "last": -1},
         {"each": {"-1": each["0"], "1": each["1"]}},
         {"each": {"0": {**each["0"], "at": 9}, "1": each["1"]}},
         {"each": {"0": {**each["0"], "at": -1}, "1": each["1"]}},
@@ -425,8 +465,9 @@ def test_damaged_lanes_are_refused():
         with pytest.raises(StateFormatError):
             loader.load_state_dict(damaged(state, **changes))
         assert len(one_pass(loader)) == 18
-    with pytest.raises(StateError, match=r"missing"):
-        loaded(damaged(state, each={"0": each["0"]}), StatefulShards([9, 9]))
+    for found in ({"0": each["0"]}, {}):
+        with pytest.raises(StateError, match=r"missing"):
+            loaded(damaged(state, each=found), StatefulShards([9, 9]))
 
 
 def test_data_that_became_shorter_is_noticed():
@@ -447,3 +488,82 @@ def test_a_loader_is_pickled_with_its_place_and_without_its_iterators(dataset):
     state = again.state_dict()
     again.load_state_dict(state)
     assert one_pass(again) == expected[2:]
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda loader: pickle.loads(pickle.dumps(loader)),
+}
+
+
+class ByIndex(torch.utils.data.Dataset):
+    """Read by index, with a state: each sample also shows how many were read before it."""
+
+    def __init__(self, length):
+        self.length, self.read = length, 0
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.read += 1
+        return index, self.read
+
+    def state_dict(self):
+        return {"read": self.read}
+
+    def load_state_dict(self, state):
+        self.read = state["read"]
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+@settings(max_examples=25)
+@given(
+    kind=st.sampled_from([*KINDS, *CARRYING]),
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=3),
+    lanes=st.integers(1, 3),
+    before=st.integers(0, 2),
+    taken=st.integers(0, 4),
+)
+def test_a_copy_goes_on_as_the_loader_does(copied, kind, lengths, lanes, before, taken):
+    loader = ResumableDataLoader(kind(lengths), 2, seed=3, lanes=lanes)
+    passes(loader, before)
+    running = iter(loader)
+    for _ in itertools.islice(running, taken):
+        pass
+    again = copied(loader)
+    assert plain(again.state_dict()) == plain(loader.state_dict())
+    assert passes(again, 2) == passes(loader, 2)
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_goes_on_as_the_loader_does_with_a_dataset_read_by_index(copied):
+    loader = ResumableDataLoader(ByIndex(6), 2, seed=3, shuffle=True)
+    one_pass(loader)
+    running = iter(loader)
+    next(running)
+    again = copied(loader)
+    assert passes(again, 2) == passes(loader, 2)
+
+
+@pytest.mark.parametrize(
+    "dataset", [Shards([9]), StatefulShards([9]), ByIndex(9), range(9)], ids=lambda d: str(type(d))
+)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}])
+def test_no_iterator_is_pickled_with_a_loader(dataset, options):
+    # Those of itertools cannot be pickled from Python 3.14 on, generators never could.
+    loader = ResumableDataLoader(dataset, 2, seed=3, **options)
+    for _ in range(2):
+        running = iter(loader)
+        next(running)
+    assert b"itertools" not in pickle.dumps(loader)
+
+
+def test_a_state_of_other_lanes_loaded_into_a_running_loader_begins_at_its_place():
+    _, (states,) = reference(StatefulShards([9, 9]), 1, lanes=2)
+    loader = ResumableDataLoader(StatefulShards([9, 9]), seed=3)
+    running = iter(loader)
+    assert [plain(next(running)) for _ in range(3)] == [[0], [1], [2]]
+    for k in (0, 1):
+        loader.load_state_dict(states[k])
+        assert one_pass(loader) == in_turn([9, 9], 2, 1)[k:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,9 +34,6 @@ class LaneOrder(NamedTuple):
     start: Start | None  # how to get there first
     captures: bool  # whether the state after it is wanted
     indices: Sequence[Any] | NDArray[np.int64] | None = None
-
-
-Opened: TypeAlias = dict[int, tuple[bytes | None, bytes | None]]  # dataset's, iterator's
 
 
 class LaneBatch(NamedTuple):
@@ -71,21 +68,34 @@ class LaneFetcher:
     ) -> None:
         self._dataset = dataset
         self._fetch = fetch
-        self._count = lanes.count
-        self._own = frozenset(lanes.each)
         self._size = batch_size
         self._drop_last = drop_last
         self._randomness = randomness
         self._init = init
-        self._crowded = len(lanes.each) > readers
-        self._is_told = not inline or lanes.count > 1
+        self._readers = readers
+        self._inline = inline
         self._iterable = is_iterable(dataset)
         self._homes: dict[int, Home] = {}
         self._lanes: dict[int, Lane] = {}
+        self._is_new = True  # the dataset: nothing was read from it, but from copies of it
+        self._first: bytes | None = None  # its state before that
+        self._share(lanes)
+
+    def _share(self, lanes: Lanes) -> None:
+        self._count = lanes.count
+        self._own = frozenset(lanes.each)
+        self._crowded = len(self._own) > self._readers
+        self._is_told = not self._inline or lanes.count > 1
 
     def reads(self, lanes: Lanes) -> bool:
         """Whether it is made for these lanes."""
         return (self._count, self._own) == (lanes.count, frozenset(lanes.each))
+
+    def for_lanes(self, lanes: Lanes) -> LaneFetcher:
+        """The same for other lanes, none of which has begun."""
+        other = copy.copy(self)
+        other._share(lanes)  # noqa: SLF001  our own
+        return other
 
     def for_one_pass(self) -> LaneFetcher:
         """The same lanes, to be read by a pass beside others in this process."""
@@ -107,7 +117,12 @@ class LaneFetcher:
         """Do nothing: lanes begin one by one."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_homes": {}, "_lanes": {}}  # a process opens its own
+        # A copy opens lanes of its own, of a dataset that this one may have read from.
+        state = {**self.__dict__, "_homes": {}, "_lanes": {}}
+        if not self._crowded and self._homes:
+            home = next(iter(self._homes.values()))
+            state |= {"_is_new": home.is_new, "_first": home.first}
+        return state
 
     def __call__(
         self,
@@ -142,14 +157,11 @@ class LaneFetcher:
                 timing.end(STATE)
         return (batch, len(samples), lane.ended, *states)
 
-    def open(self, starts: Mapping[int, Start], stream: Stream) -> Opened:
-        """Begin lanes at once; the states of their datasets and iterators then."""
-        opened = {}
+    def open(self, starts: Mapping[int, Start], stream: Stream) -> None:
+        """Begin lanes at once."""
         for number, start in starts.items():
             with in_lane(seeds_globals=self._randomness) as enter:
                 self._begin(number, start, stream, enter)
-                opened[number] = self._lanes[number].capture()
-        return opened
 
     def _begin(
         self, number: int, start: Start, stream: Stream, enter: Callable[[int], None]
@@ -174,8 +186,9 @@ class LaneFetcher:
                     f"{error}. Use num_workers={self._count}, one for each lane."
                 )
                 raise LaneError(msg) from error
+        home = Home(name, dataset, is_new=self._is_new, first=self._first)
         if not self._is_told:
-            return Home(name, dataset)
+            return home
         info = WorkerInfo(
             id=number,
             num_workers=self._count,
@@ -185,7 +198,8 @@ class LaneFetcher:
         if self._init is not None:
             with announced(info):
                 self._init(number)
-        return Home(name, dataset, info)
+        home.info = info
+        return home
 
 
 def _samples(indices: Any, keys: Sequence[int], dataset: Any, *, seeds: bool) -> list[Any]:

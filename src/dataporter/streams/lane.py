@@ -2,6 +2,8 @@
 
 It is restored in this order: the dataset's state, a new iterator, the iterator's state.
 An iterator that is the dataset itself has one state, the iterator's.
+
+States are taken only after something was read: until then, what was loaded may not show.
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ class Lane:
         first = None if self._home.is_new else self._home.first
         if self._home.is_new:
             self._home.first, self._home.is_new = self._state_before(), False
+        elif _stays_loaded(self._dataset):
+            self._dataset.load_state_dict({})  # what was loaded is not for this pass
         if self._iterable and isinstance(getattr(self._dataset, "epoch", None), int):
             _set_epoch(self._dataset, epoch)
         if start.state is not None:
@@ -78,7 +82,7 @@ class Lane:
         """The dataset's state, so that the first pass over it can begin again."""
         # Before its first iter() a dataset may have none, whatever it raises then.
         with contextlib.suppress(Exception):
-            if is_stateful(self._dataset):
+            if is_stateful(self._dataset) and not _stays_loaded(self._dataset):
                 return pack(self._dataset.state_dict())
         return None
 
@@ -89,6 +93,8 @@ class Lane:
         if self.ended:
             return
         before = state.dataset or first
+        if _stays_loaded(self._dataset) and state.at == 0:
+            before = None  # of the epoch before, or of nothing read: neither is of this pass
         if before is not None:
             self._load(self._dataset, before)
         if not self._iterable:
@@ -189,6 +195,16 @@ def _forgets(dataset: Any) -> bool:
         inner = (getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ()))
         parts += [each for each in inner if each is not None]
     return False
+
+
+def _stays_loaded(dataset: Any) -> bool:
+    """Whether this is a Hugging Face stream.
+
+    A state that was loaded into one holds for all its passes over the state's epoch, until
+    another is loaded. Its state is that of the last row it yielded: before the first one it
+    is not that of the lane, and loading it draws other rows.
+    """
+    return hasattr(dataset, "_starting_state_dict")
 
 
 def _set_epoch(dataset: Any, epoch: int) -> None:

@@ -13,7 +13,10 @@ import torch.distributed as dist
 from dataporter.errors import FastForwardWarning, StateMismatchError, TopologyError
 from dataporter.fetch import EMPTY
 from dataporter.order import Topology
+from dataporter.streams.lane import is_stateful
+from dataporter.users_sampler import has_state
 from dataporter.utils.lane_states import Lanes, LaneState
+from dataporter.utils.state_dict import Progress
 
 
 def own_lanes(count: int, topology: Topology, *, split: bool) -> Sequence[int]:
@@ -43,9 +46,17 @@ def share_of(lanes: Lanes, topology: Topology, *, split: bool) -> Lanes:
     return replace(lanes, each={lane: lanes.each[lane] for lane in own})
 
 
-def check_reading_again(lanes: Lanes, saved_size: int | None, present_size: int | None) -> None:
+def check_reading_again(
+    progress: Progress,
+    saved_size: int | None,
+    present_size: int | None,
+    *,
+    dataset: Any,
+    snapshot_every: int,
+) -> None:
     """Refuse or warn of lanes of which a part has to be read again."""
-    going = {lane: state for lane, state in lanes.each.items() if not state.ended}
+    each = {} if progress.lanes is None else progress.lanes.each
+    going = {lane: state for lane, state in each.items() if not state.ended}
     again = {lane: state for lane, state in going.items() if state.batches > state.at}
     if not again:
         return
@@ -56,15 +67,29 @@ def check_reading_again(lanes: Lanes, saved_size: int | None, present_size: int 
             f"by batch. Resume with batch_size={saved_size}."
         )
         raise StateMismatchError(msg)
-    without = [lane for lane, state in again.items() if not (state.dataset or state.iterator)]
-    if without:
-        count = sum(again[lane].batches for lane in without)
-        msg = (
-            "neither the dataset nor its iterator has state_dict and load_state_dict, or its state "
-            f"leaves a shuffle buffer out: {count} batches are read again and dropped. Give one of "
-            "them a whole state to resume at once."
-        )
+    without = [state for state in again.values() if not (state.dataset or state.iterator)]
+    # Before the first snapshot is due, nothing else was asked for.
+    if without and progress.batches_processed >= snapshot_every:
+        count = sum(state.batches for state in without)
+        why, remedy = _why_again(dataset)
+        msg = f"{why}: {count} batches are read again and dropped. {remedy}"
         warnings.warn(msg, FastForwardWarning, stacklevel=4)
+
+
+def _why_again(dataset: Any) -> tuple[str, str]:
+    """Say why a state has none of the dataset, and how the next would have one."""
+    name = type(dataset).__name__
+    if is_stateful(dataset):
+        return f"the state holds none of {name}", "States saved from now on do."
+    if has_state(dataset):
+        return (
+            f"the state_dict of {name} leaves out what is in its shuffle buffer",
+            "Without that buffer it resumes at once.",
+        )
+    return (
+        f"neither {name} nor its iterator has state_dict and load_state_dict",
+        "Give one of them both to resume at once.",
+    )
 
 
 class Together:

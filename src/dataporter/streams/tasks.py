@@ -17,7 +17,7 @@ import numpy as np
 
 from dataporter.fetch import EMPTY, Failed
 from dataporter.randomness import Stream
-from dataporter.streams.fetcher import LaneBatch, LaneOrder, Opened
+from dataporter.streams.fetcher import LaneBatch, LaneOrder
 from dataporter.streams.lane import Start
 from dataporter.tasks import Task, Tasks
 from dataporter.utils.lane_states import Lanes, LaneState
@@ -26,7 +26,7 @@ from dataporter.utils.state_dict import Progress
 _NO_POSITIONS = np.empty(0, np.int64)
 
 # Begins lanes that are read in this process.
-Open: TypeAlias = Callable[[Mapping[int, Start], Stream], Opened]
+Open: TypeAlias = Callable[[Mapping[int, Start], Stream], None]
 
 
 class Turns:
@@ -91,6 +91,10 @@ class LaneTasks:
         self._put_back: set[int] = set()  # lanes that are not where the next pass begins
         self._reading: Reading | None = None  # the newest
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Nobody has read the lanes of a copy: they are put back to where they are known to be.
+        return {**self.__dict__, "_put_back": set(self.lanes.each), "_reading": None}
+
     def fresh(self, epoch: int) -> Progress:
         return replace(self._inner.fresh(epoch), lanes=self.lanes)
 
@@ -124,8 +128,8 @@ class LaneTasks:
         if all(state.is_at_start for state in lanes.each.values()):
             self._began = lanes
         if opens is not None:
-            opened = opens(starts, Stream(seed, progress.epoch))
-            progress, starts = replace(progress, lanes=_opened(lanes, opened)), {}
+            opens(starts, Stream(seed, progress.epoch))
+            starts = {}
         self._put_back = set()
         tasks = self._inner.run(progress, seed)
         reading = Reading(
@@ -270,16 +274,6 @@ def lanes_of(progress: Progress) -> Lanes:
         msg = "this progress has no lanes"
         raise RuntimeError(msg)
     return progress.lanes
-
-
-def _opened(lanes: Lanes, opened: Opened) -> Lanes:
-    """Lanes with the states that they have at their beginning."""
-    each = dict(lanes.each)
-    for lane, (dataset, iterator) in opened.items():
-        if dataset is not None or iterator is not None:
-            at = each[lane].batches
-            each[lane] = replace(each[lane], at=at, dataset=dataset, iterator=iterator)
-    return replace(lanes, each=each)
 
 
 def _after(state: LaneState, order: LaneOrder, got: LaneBatch) -> LaneState:
