@@ -69,6 +69,7 @@ def test_the_public_surface_is_this():
         "FactoryError",
         "FastForwardWarning",
         "LaneError",
+        "LengthWarning",
         "MissingExtraError",
         "NoSampleError",
         "NotExactError",

@@ -30,6 +30,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
 
     DataPorterWarning         (UserWarning)
     ├── FastForwardWarning                    a resume has to read data again
+    ├── LengthWarning                         an iterable is longer than it says
     ├── PageLockWarning                       batches cannot be page-locked where they lie
     ├── StateMismatchWarning                  a mismatch that `strict=False` let pass
     ├── UnmatchedKeyWarning                   a converter's key that looks misspelled
@@ -158,6 +159,10 @@ class DataPorterWarning(UserWarning):
 
 class FastForwardWarning(DataPorterWarning):
     """No state of a dataset was saved: what was delivered is read again and dropped."""
+
+
+class LengthWarning(DataPorterWarning):
+    """An iterable delivers more samples than its `__len__` said when `len(loader)` was asked."""
 
 
 class PageLockWarning(DataPorterWarning):

@@ -390,7 +390,12 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def _make_tasks(self, tail: Tail | None) -> Tasks:
         if is_iterable(self.dataset):
-            return Turns(self._counted_batches)
+            return Turns(
+                self.dataset,
+                batch_size=self.batch_size or 1,
+                drop_last=self.drop_last,
+                has_workers=self.num_workers > 0,
+            )
         if self._users is not None:
             return SampledTasks(
                 self._users,
@@ -419,12 +424,6 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def __len__(self) -> int:
         """Batches that this rank delivers in a full epoch, wherever the run stands."""
         return self._tasks.num_batches()
-
-    def _counted_batches(self) -> int:
-        """Batches of an iterable that says how long it is, as torch counts them."""
-        length = len(self.dataset)  # type: ignore[arg-type]  # a TypeError where it does not say
-        size = self.batch_size or 1
-        return length // size if self.drop_last else -(-length // size)
 
     def _run(self, progress: Progress) -> Iterator[tuple[Task, Any]]:
         self._lead_sampler(progress.epoch)

@@ -36,6 +36,7 @@ from dataporter import ResumableDataLoader
 from dataporter.errors import (
     FastForwardWarning,
     LaneError,
+    LengthWarning,
     StateError,
     StateFormatError,
 )
@@ -567,3 +568,32 @@ def test_a_state_of_other_lanes_loaded_into_a_running_loader_begins_at_its_place
     for k in (0, 1):
         loader.load_state_dict(states[k])
         assert one_pass(loader) == in_turn([9, 9], 2, 1)[k:]
+
+
+class Longer(Shards):
+    """Says that it has five samples."""
+
+    def __len__(self):
+        return 5
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iterable_longer_than_it_says_is_warned_of_as_in_torch(num_workers):
+    options = {"batch_size": 2, "num_workers": num_workers}
+    loader = ResumableDataLoader(Longer([4, 4]), seed=3, **options)
+    assert len(one_pass(loader)) == 4  # nobody has asked how long it is
+    assert len(loader) == 3
+    running = iter(loader)
+    for _ in range(2):
+        next(running)
+    state = loader.state_dict()
+    said = r"reported to be 5 .*, but 6 samples have been fetched\. "
+    with pytest.warns(LengthWarning, match=said + "For multi" * (num_workers > 0)) as caught:
+        assert len(list(running)) == 2
+    assert len({str(warning.message) for warning in caught}) == 1
+    resumed = ResumableDataLoader(Longer([4, 4]), seed=3, **options)
+    with pytest.warns(FastForwardWarning):
+        resumed.load_state_dict(state)
+    assert len(resumed) == 3
+    with pytest.warns(LengthWarning, match="but 6 samples"):
+        one_pass(resumed)

@@ -8,6 +8,7 @@ the turn is that of the lane of which the fewest are on their way.
 from __future__ import annotations
 
 import itertools
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dataporter.errors import LengthWarning
 from dataporter.fetch import EMPTY, Failed
 from dataporter.randomness import Stream
 from dataporter.streams.fetcher import LaneBatch, LaneOrder
@@ -32,8 +34,15 @@ Open: TypeAlias = Callable[[Mapping[int, Start], Stream], None]
 class Turns:
     """The tasks of an iterable, as far as they are known beforehand: one after another."""
 
-    def __init__(self, num_batches: Callable[[], int]) -> None:
-        self._num_batches = num_batches
+    def __init__(
+        self, dataset: Any, *, batch_size: int, drop_last: bool, has_workers: bool
+    ) -> None:
+        self._dataset = dataset
+        self._size = batch_size
+        self._drop_last = drop_last
+        self._has_workers = has_workers
+        self._length: int | None = None  # of the dataset, once somebody has asked for it
+        self._too_long = ""  # what there is to say of a longer one
 
     def fresh(self, epoch: int) -> Progress:
         return Progress(epoch=epoch)
@@ -57,7 +66,31 @@ class Turns:
         return replace(progress, finished=True)
 
     def num_batches(self) -> int:
-        return self._num_batches()
+        """Count as torch does; a TypeError where the dataset does not say how long it is."""
+        self._length, self._too_long = len(self._dataset), ""
+        whole, rest = divmod(self._length, self._size)
+        return whole + (rest > 0 and not self._drop_last)
+
+    def check_length(self, samples: int) -> None:
+        """Warn, as torch does, of more samples than were said to be there when it was asked.
+
+        In the same words at every batch, so that Python shows them once.
+        """
+        if self._length is None or samples <= self._length:
+            return
+        if not self._too_long:
+            self._too_long = (
+                f"Length of IterableDataset {self._dataset} was reported to be {self._length} "
+                f"(when accessing len(dataloader)), but {samples} samples have been fetched. "
+            )
+            if self._has_workers:
+                self._too_long += (
+                    "For multiprocessing data-loading, this could be caused by not properly "
+                    "configuring the IterableDataset replica at each worker. Please see "
+                    "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset "
+                    "for examples."
+                )
+        warnings.warn(self._too_long, LengthWarning, stacklevel=2)
 
 
 class LaneTasks:
@@ -136,7 +169,7 @@ class LaneTasks:
             tasks,
             progress,
             starts,
-            iterable=self._iterable,
+            turns=self._inner if isinstance(self._inner, Turns) else None,
             in_order=self._in_order,
             every=self._every,
         )
@@ -180,7 +213,7 @@ class Reading(Iterator[Task]):
         progress: Progress,
         starts: dict[int, Start],
         *,
-        iterable: bool,
+        turns: Turns | None,
         in_order: bool,
         every: int,
     ) -> None:
@@ -188,7 +221,7 @@ class Reading(Iterator[Task]):
         self._tasks = tasks
         self.progress = progress  # where the run stands, as of the last batch delivered
         self._starts = starts
-        self._iterable = iterable
+        self._turns = turns  # of an iterable
         self._every = every
         lanes = lanes_of(progress)
         self._places = {lane: place for place, lane in enumerate(sorted(lanes.each))}
@@ -217,7 +250,7 @@ class Reading(Iterator[Task]):
         self._issued[self._turn] += 1
         self._step += 1
         progress = task.progress
-        if self._iterable:  # for messages; what it leads to is known when it is there
+        if self._turns is not None:  # for messages; what it leads to is known when it is there
             progress = replace(progress, batches_processed=self._step)
         place = self._places[self._turn]
         return task._replace(indices=order, place=place, progress=progress)
@@ -255,13 +288,14 @@ class Reading(Iterator[Task]):
             self._going = [lane for lane in self._going if lane != order.lane]
         if got.size == 0:
             progress = replace(self.progress, lanes=lanes)
-        elif self._iterable:
+        elif self._turns is not None:
             progress = Progress(
                 epoch=self.progress.epoch,
                 batches_processed=self.progress.batches_processed + 1,
                 samples_processed=self.progress.samples_processed + got.size,
                 lanes=lanes,
             )
+            self._turns.check_length(progress.samples_processed)
         else:
             progress = replace(task.progress, lanes=lanes)
         self.progress = progress
