@@ -16,7 +16,26 @@ from dataporter.arguments import check_int
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.order import Tail
 from dataporter.samplers import ResumableSampler
-from dataporter.streams import has_lanes
+from dataporter.streams import has_lanes, is_datapipe
+
+
+class _Unsaid(int):
+    """The False of an option that nobody has given."""
+
+    def __repr__(self) -> str:
+        return "False"
+
+
+UNSAID: Any = _Unsaid(0)
+
+
+def as_said(shuffle: bool | None) -> bool | None:
+    """Return what was said of `shuffle`; None if nothing was, as torch has it.
+
+    >>> as_said(UNSAID), as_said(False)
+    (None, False)
+    """
+    return None if isinstance(shuffle, _Unsaid) else shuffle
 
 
 def check_options(
@@ -183,7 +202,7 @@ def _check_iterable(
     dataset: Any, shuffle: bool, sampler: Any, batch_sampler: Any, tail: Tail | None
 ) -> None:
     given = {
-        "shuffle=True": shuffle,
+        "shuffle=True": shuffle and not is_datapipe(dataset),
         "sampler": sampler is not None,
         "batch_sampler": batch_sampler is not None,
     }

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DistributedSampler
 
+from dataporter.options import UNSAID
 from dataporter.resumable_dataloader import ResumableDataLoader, Samples
 from dataporter.samplers import ResumableSampler, group_topology
 
@@ -41,7 +42,7 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
         self,
         dataset: Samples[Sample_co],
         batch_size: int | None = 1,
-        shuffle: bool = False,
+        shuffle: bool | None = UNSAID,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         *args: Any,

@@ -28,7 +28,7 @@ from dataporter.errors import (
 )
 from dataporter.explanation import Explanation, summary
 from dataporter.fetch import Fetcher, Skipped, conversion_of
-from dataporter.options import as_device, check_options
+from dataporter.options import UNSAID, as_device, as_said, check_options
 from dataporter.order import Plan, Tail, Topology
 from dataporter.order.keys import key_as_int
 from dataporter.passes import Pass
@@ -49,10 +49,14 @@ from dataporter.streams import (
     check_reading_again,
     fresh_lanes,
     has_lanes,
+    is_datapipe,
     is_iterable,
+    is_shared_out,
     is_stateful,
     own_lanes,
     share_of,
+    unwrapped,
+    with_shuffling,
 )
 from dataporter.tasks import PlannedTasks, SampledTasks, Task, Tasks
 from dataporter.timing import Timing
@@ -137,7 +141,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     An IterableDataset is read in lanes, by default as many as there are workers: each is a
     copy of it that sees `get_worker_info()` as worker l of L. The state has each lane's
     `state_dict()`, so a resume may use any number of workers; a dataset without one is read
-    again up to there. A dataset that is read by index and has a state is kept likewise.
+    again up to there. A dataset that is read by index and has a state is kept likewise. The
+    shares and seeds of torch's DataPipes are set for them, and `shuffle` is theirs.
 
     - `lanes`: how many lanes, over all ranks together: each rank reads its share of them.
       Without it a dataset has to look for its rank itself.
@@ -153,7 +158,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self,
         dataset: Samples[Sample_co],
         batch_size: int | None = 1,
-        shuffle: bool = False,
+        shuffle: bool | None = UNSAID,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int | Literal["auto"] = 0,
@@ -186,12 +191,11 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         device_converter: Any = None,
         **unknown: NoReturn,
     ) -> None:
-        shuffle = bool(shuffle)  # torch takes None for False
         to_device = as_device(device)
         check_options(
             dataset=dataset,
             batch_size=batch_size,
-            shuffle=shuffle,
+            shuffle=bool(shuffle),
             sampler=sampler,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
@@ -214,6 +218,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             device_converter=device_converter,
             unknown=unknown,
         )
+        self._pipe_shuffles = as_said(shuffle) if is_datapipe(dataset) else None
+        dataset = with_shuffling(dataset, self._pipe_shuffles)
         self._runner = Runner(
             in_threads=engine == "threads",
             device=to_device,
@@ -242,7 +248,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         elif sampler is None and batch_sampler is None and not iterable:
             self._own = sampler = chosen.create_sampler(
                 _length_of(dataset),
-                shuffle=shuffle,
+                shuffle=bool(shuffle),
                 seed=seed,
                 tail=tail or ("drop" if drop_last else "pad"),
                 generator=generator,
@@ -353,7 +359,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         group = group_topology()
         if not self._awaits_group or group is None or group.world_size == 1:
             return
-        if self._splits_lanes or self._together is not None:
+        if self._splits_lanes or self._together is not None or is_shared_out(self.dataset):
             msg = (
                 f"{type(self.dataset).__name__} is read by one rank, since no process group was up "
                 f"when this loader was built; now there are {group.world_size} ranks. Build it "
@@ -386,6 +392,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             init=self.worker_init_fn,
             readers=self._most_readers,
             inline=self._reads_inline,
+            ranks=Topology() if self._splits_lanes else self._topology,
         )
 
     def _make_tasks(self, tail: Tail | None) -> Tasks:
@@ -636,7 +643,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
                 progress,
                 batch_size,
                 self.batch_size,
-                dataset=self.dataset,
+                dataset=unwrapped(self.dataset),
                 snapshot_every=vars(self)["snapshot_every_n_steps"],
             )
         return progress
@@ -664,7 +671,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def _order_id(self) -> str:
         if is_iterable(self.dataset):
-            return f"lanes of {type(self.dataset).__qualname__}"
+            order = f"lanes of {type(self.dataset).__qualname__}"
+            shuffles = self._pipe_shuffles
+            return order if shuffles is None else f"{order}, shuffle={shuffles}"
         if self._users is not None:
             return self._users.order_id()
         return self._own.order.id if self._own is not None else ""
@@ -720,7 +729,7 @@ def _agreeing(
 def create_resumable_dataloader(
     dataset: Samples[Sample_co],
     batch_size: int | None = 1,
-    shuffle: bool = False,
+    shuffle: bool | None = UNSAID,
     **options: Any,
 ) -> ResumableDataLoader[Sample_co]:
     """Make a `ResumableDataLoader`; `options` are any of its arguments.

@@ -23,7 +23,7 @@ from dataporter.errors import (
     StateMismatchError,
 )
 from dataporter.resumable_dataloader import ResumableDataLoader, Samples
-from dataporter.streams import is_iterable
+from dataporter.streams import is_datapipe, is_iterable
 from dataporter.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
 from dataporter.utils.state_dict import Progress
 
@@ -95,7 +95,7 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
         super().__init__(
             dataset,
             batch_size,
-            bool(shuffle),
+            shuffle,
             sampler,
             batch_sampler,
             num_workers,
@@ -108,7 +108,8 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
             generator,
             prefetch_factor,
             **{
-                "strategy": "simple",
+                # torchdata shares DataPipes among ranks, and nothing else.
+                "strategy": None if is_datapipe(dataset) else "simple",
                 "snapshot_every_n_steps": snapshot_every_n_steps or _NEVER,
                 **options,
             },

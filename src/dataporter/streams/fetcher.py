@@ -19,7 +19,9 @@ from torch.utils.data import IterableDataset
 from dataporter.errors import LaneError
 from dataporter.fetch import Fetcher, Skipped
 from dataporter.fetch.collate import Empty
+from dataporter.order import Topology
 from dataporter.randomness import Stream, each_seeded, in_lane
+from dataporter.streams.datapipes import seed_pass, take_share, unwrapped
 from dataporter.streams.lane import Home, Lane, Start, is_stateful
 from dataporter.timing import FETCH, STATE, Timing
 from dataporter.utils.lane_states import Lanes
@@ -50,7 +52,8 @@ class LaneFetcher:
     """Fetches batches of lanes, which `readers` processes share.
 
     `inline` if that is the consumer's own process. `init` is called once for each lane that
-    is told of itself as a worker.
+    is told of itself as a worker. `ranks` are those that read as many lanes each, of which a
+    DataPipe takes its share.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class LaneFetcher:
         init: Callable[[int], None] | None,
         readers: int,
         inline: bool,
+        ranks: Topology,
     ) -> None:
         self._dataset = dataset
         self._fetch = fetch
@@ -74,6 +78,7 @@ class LaneFetcher:
         self._init = init
         self._readers = readers
         self._inline = inline
+        self._ranks = ranks
         self._iterable = is_iterable(dataset)
         self._homes: dict[int, Home] = {}
         self._lanes: dict[int, Lane] = {}
@@ -170,12 +175,13 @@ class LaneFetcher:
             enter(stream.lane_key(number, -1))
             self._homes[number] = self._opened(number)
         lane = Lane(self._homes[number], iterable=self._iterable, batch_size=self._size)
+        seed_pass(self._homes[number].dataset, stream)
         enter(stream.lane_key(number, -1))
         lane.begin(start, stream.epoch, lambda batch: enter(stream.lane_key(number, batch)))
         self._lanes[number] = lane
 
     def _opened(self, number: int) -> Home:
-        dataset, name = self._dataset, f"lane {number} of {self._count}"
+        dataset, name = unwrapped(self._dataset), f"lane {number} of {self._count}"
         if self._crowded:
             try:
                 dataset = copy.deepcopy(dataset)
@@ -186,6 +192,8 @@ class LaneFetcher:
                     f"{error}. Use num_workers={self._count}, one for each lane."
                 )
                 raise LaneError(msg) from error
+        world_size, rank = self._ranks.world_size, self._ranks.rank
+        take_share(dataset, self._count * world_size, number * world_size + rank)
         home = Home(name, dataset, is_new=self._is_new, first=self._first)
         if not self._is_told:
             return home

@@ -100,7 +100,7 @@ class DataLoaderFactory:
         return ResumableDataLoader(
             dataset,
             batch_size=config.batch_size,
-            shuffle=config.shuffle,
+            shuffle=config.shuffle or None,  # False is its default: a DataPipe stays as it is
             num_workers=num_workers,
             collate_fn=config.collate_fn,
             pin_memory=has_cuda if config.pin_memory is None else config.pin_memory,
