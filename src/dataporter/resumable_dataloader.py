@@ -241,11 +241,11 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         drop_last = drop_last or (tail == "drop" and not iterable)
         self._seed_is_given = seed is not None
         self._own: ResumableSampler | None = None
-        self._follows_length = False
+        self._follows_length = sampler is None and batch_sampler is None and not iterable
         if is_own(sampler):
             self._own = _agreeing(sampler, seed, chosen if rank is not None else None)
             self._seed_is_given = sampler.seed_is_given
-        elif sampler is None and batch_sampler is None and not iterable:
+        elif self._follows_length:
             self._own = sampler = chosen.create_sampler(
                 _length_of(dataset),
                 shuffle=bool(shuffle),
@@ -254,7 +254,6 @@ class ResumableDataLoader(DataLoader[Sample_co]):
                 generator=generator,
                 joins=True,
             )
-            self._follows_length = True
         else:
             self._seed = (
                 chosen.choose_seed(generator) if seed is None else checked_seed(seed, optional=True)
