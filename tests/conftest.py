@@ -1,7 +1,7 @@
 """Hypothesis settings, and a watch over the tests that start workers."""
 
 import gc
-import multiprocessing.util
+import multiprocessing
 import signal
 import tempfile
 
@@ -27,13 +27,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-# The path of a socket has at most 107 characters. torch's loader makes sockets in this folder,
-# and hangs where it cannot: they are elsewhere if the temporary folder has a long name.
-if len(tempfile.gettempdir()) > 60:
-    chosen, tempfile.tempdir = tempfile.tempdir, "/tmp"  # noqa: S108  for sockets only
-    multiprocessing.util.get_temp_dir()  # which keeps to the first that it makes
-    tempfile.tempdir = chosen
 
 
 def pytest_collection_finish() -> None:
