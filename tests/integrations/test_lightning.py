@@ -257,6 +257,16 @@ def test_the_progress_bar_goes_on_where_the_run_stopped(tmp_path):
     assert steps == [("0", str(done), "8") for done in (5, 6, 7, 8)]
 
 
+@pytest.mark.parametrize("shown", [{}, {"leave": True}, {"refresh_rate": 0}], ids=str)
+@pytest.mark.parametrize("make", [make_loader, lambda: make_loader(Stream())])
+def test_the_progress_bar_of_rich_does_not_disturb_a_resume(make, shown, tmp_path):
+    saver = SaveAt(tmp_path, ["on_train_batch_end"])
+    whole = fit(tmp_path, make, [saver], seed=1)
+    bar = pl.callbacks.RichProgressBar(**shown)
+    resumed = fit(tmp_path, make, [bar], saver.saved[4][2], enable_progress_bar=True)
+    assert resumed.steps == whole.steps[5:]
+
+
 def test_sanity_validation_and_a_validation_pass_leave_training_alone(tmp_path):
     plain = fit(tmp_path, make_loader, num_sanity_val_steps=0, limit_val_batches=0)
     checked = fit(tmp_path, make_loader, num_sanity_val_steps=2, val_check_interval=2)

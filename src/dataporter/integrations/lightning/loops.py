@@ -154,17 +154,22 @@ def begin_epoch(trainer: Trainer) -> None:
 
 
 def show_progress(trainer: Trainer, batches: int) -> None:
-    """Have tqdm's bar begin where an epoch goes on.
+    """Have Lightning's progress bar, of either kind, begin where an epoch goes on.
 
     Lightning tells it an epoch's length and number only where the epoch begins.
     """
     shown: Any = trainer.progress_bar_callback
-    if not hasattr(shown, "train_progress_bar"):
-        return
-    bar, length = shown.train_progress_bar, trainer.num_training_batches
-    bar.total = None if length == float("inf") else length
-    bar.initial = bar.n = batches
-    bar.set_description(f"Epoch {trainer.current_epoch}")
+    kinds = [kind.__name__ for kind in type(shown).__mro__]
+    if "TQDMProgressBar" in kinds:
+        bar, length = shown.train_progress_bar, trainer.num_training_batches
+        bar.total = None if length == float("inf") else length
+        bar.initial = bar.n = batches
+        bar.set_description(f"Epoch {trainer.current_epoch}")
+    elif "RichProgressBar" in kinds and shown.is_enabled:
+        # It has no bar of the epoch yet, and asserts one where its property is read.
+        shown.on_train_epoch_start(trainer, trainer.lightning_module)
+        shown.progress.reset(shown.train_progress_bar_id, completed=batches)
+        shown.refresh()
 
 
 def _mode(trainer: Trainer) -> str | None:
