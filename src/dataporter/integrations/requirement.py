@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from importlib import metadata
 
@@ -20,18 +21,28 @@ install "torch-dataporter[future]".
     """
     found = []
     for name in distributions:
-        try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-        if _numbers(version) >= _numbers(at_least):
+        if has_version(name, at_least):
             return
-        found.append(f"{name} {version}")
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
     msg = (
         f"{' or '.join(distributions)} {at_least} or newer is needed, found "
         f'{" and ".join(found) or "none"}. Install it: pip install "torch-dataporter[{extra}]".'
     )
     raise MissingExtraError(msg)
+
+
+def has_version(distribution: str, at_least: str, *, below: str | None = None) -> bool:
+    """Whether a distribution is installed, in a version between these.
+
+    >>> has_version("torch", "2.6"), has_version("torch", "2.6", below="2.6.1")
+    (True, False)
+    """
+    try:
+        version = _numbers(metadata.version(distribution))
+    except metadata.PackageNotFoundError:
+        return False
+    return _numbers(at_least) <= version and (below is None or version < _numbers(below))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,33 +1,42 @@
-"""The one of Lightning's two packages that is in use: they are the same, under two names."""
+"""Lightning's two packages, which are the same under two names: the one that is in use."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
-_NAMES = ("lightning.pytorch", "pytorch_lightning")
+from dataporter.integrations.requirement import has_version, require
+
+_DISTRIBUTIONS = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
+# Before this version, Lightning's loops iterate a loader twice at a resume.
+_LEAST = "2.5.3"
+# Before this version, a package's trainer refuses callbacks of the other package.
+_TAKES_ANY = "2.6.0"
 
 
-def _name() -> str:
-    """The package that the program has imported, else the one that it could."""
-    for name in _NAMES:
-        if name in sys.modules:
-            return name
-    is_there = importlib.util.find_spec("lightning") is not None
-    return _NAMES[0] if is_there else _NAMES[1]
+def packages(imported: Container[str]) -> list[str]:
+    """The packages whose callbacks ours have to be, first the one that the program uses.
 
+    That is the one that it has imported, else the one that it could. It may still use the other
+    one too: where that is installed and takes only its own callbacks, ours have to be those.
+    """
+    present = [name for name, of in _DISTRIBUTIONS.items() if has_version(of, _LEAST)]
+    first, *others = sorted(present, key=lambda name: name not in imported)
+    return [
+        first,
+        *(name for name in others if has_version(_DISTRIBUTIONS[name], _LEAST, below=_TAKES_ANY)),
+    ]
+
+
+require(*_DISTRIBUTIONS.values(), at_least=_LEAST, extra="lightning")
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 else:
-    # Either package's trainer takes callbacks of the other: it only calls their methods.
-    _package = importlib.import_module(_name())
-    Callback, LightningModule, Trainer = (
-        _package.Callback,
-        _package.LightningModule,
-        _package.Trainer,
-    )
+    _packages = [importlib.import_module(name) for name in packages(sys.modules)]
+    Callback = type("Callback", tuple(package.Callback for package in _packages), {})
+    LightningModule, Trainer = _packages[0].LightningModule, _packages[0].Trainer
 
-__all__ = ["Callback", "LightningModule", "Trainer"]
+__all__ = ["Callback", "LightningModule", "Trainer", "packages"]
