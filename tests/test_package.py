@@ -70,6 +70,7 @@ def test_the_public_surface_is_this():
         "FastForwardWarning",
         "LaneError",
         "LengthWarning",
+        "MissingCallbackWarning",
         "MissingExtraError",
         "NoSampleError",
         "NotExactError",

@@ -31,6 +31,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     DataPorterWarning         (UserWarning)
     ├── FastForwardWarning                    a resume has to read data again
     ├── LengthWarning                         an iterable is longer than it says
+    ├── MissingCallbackWarning                Lightning resumes a loader without our callback
     ├── PageLockWarning                       batches cannot be page-locked where they lie
     ├── StateMismatchWarning                  a mismatch that `strict=False` let pass
     ├── UnmatchedKeyWarning                   a converter's key that looks misspelled
@@ -163,6 +164,10 @@ class FastForwardWarning(DataPorterWarning):
 
 class LengthWarning(DataPorterWarning):
     """An iterable delivers more samples than its `__len__` said when `len(loader)` was asked."""
+
+
+class MissingCallbackWarning(DataPorterWarning):
+    """Lightning resumes a loader, and its trainer has no `ResumeCallback`."""
 
 
 class PageLockWarning(DataPorterWarning):

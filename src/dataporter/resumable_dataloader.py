@@ -28,6 +28,7 @@ from dataporter.errors import (
 )
 from dataporter.explanation import Explanation, summary
 from dataporter.fetch import Fetcher, Skipped, conversion_of
+from dataporter.lightning_without_callback import warn_if_lightning_resumes_alone
 from dataporter.options import UNSAID, as_device, as_said, check_options
 from dataporter.order import Plan, Tail, Topology
 from dataporter.order.keys import key_as_int
@@ -424,6 +425,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
         self._meet_group()
+        is_loaded = self._cursor.has_loaded_start
+        if is_loaded or self._cursor.newest_pass == 0:
+            warn_if_lightning_resumes_alone(loaded=is_loaded)
         self._follow_sampler()
         return Pass(self._cursor, self._run, self._rerun, self._tasks.end, self.__len__)
 

@@ -21,8 +21,8 @@ from lightning_training import (
 )
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-from dataporter import ResumableDataLoader, create_resumable_dataloader
-from dataporter.integrations.lightning import ResumeCallback
+from dataporter import MissingCallbackWarning, ResumableDataLoader, create_resumable_dataloader
+from dataporter.integrations.lightning import PauseCallback, ResumeCallback
 from dataporter.stateful_dataloader import StatefulDataLoader
 from dataporter.training import UniversalDataModule
 
@@ -363,6 +363,7 @@ def trained_on(module):
     return [step["ids"] for step in module.steps]
 
 
+@pytest.mark.filterwarnings("ignore::dataporter.MissingCallbackWarning")
 def test_what_lightning_does_without_the_callback_as_the_guide_says(tmp_path):
     """Right in mid-epoch with a seed, and wrong in each of the other cases."""
 
@@ -380,3 +381,76 @@ def test_what_lightning_does_without_the_callback_as_the_guide_says(tmp_path):
     assert run(path=ends[0])[0] == whole[:BATCHES]  # the first epoch comes again
     streamed, paths = run(lambda: make_loader(Stream()))
     assert run(lambda: make_loader(Stream()), path=paths[2])[0][0] == streamed[4]  # one is lost
+
+
+class Loads(Module):
+    """Loads a state into the loader that it hands to the trainer, as some snippets do."""
+
+    def __init__(self, state=None):
+        super().__init__()
+        self.state = state
+
+    def train_dataloader(self):
+        loader = make_loader(seed=3)
+        if self.state is not None:
+            loader.load_state_dict(self.state)
+        return loader
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["dataloader_state"] = self.trainer.train_dataloader.state_dict()
+
+
+def run_that_loads(folder, callbacks, path=None):
+    module = Loads(path and torch.load(path, weights_only=True)["dataloader_state"])
+    make_trainer(folder, callbacks, max_epochs=3).fit(module, ckpt_path=path)
+    return trained_on(module)
+
+
+def test_a_state_loaded_in_train_dataloader_warns_once_if_the_callback_is_missing(tmp_path):
+    saver = SaveAt(tmp_path, ["on_train_batch_end", "on_train_epoch_end"])
+    whole = run_that_loads(tmp_path, [saver])  # and this does not warn
+    for path in [saver.saved[2][2], *(path for _, made, path in saver.saved if made == BATCHES)]:
+        with pytest.warns(
+            MissingCallbackWarning, match=r"callbacks=\[ResumeCallback\(\)\]"
+        ) as all_:
+            rest = run_that_loads(tmp_path, [], path)
+        assert len(all_) == 1
+    assert rest == whole[2 * BATCHES :]  # the second epoch is lost
+
+
+@pytest.mark.parametrize("callback", [ResumeCallback, lambda: PauseCallback("none")])
+def test_with_the_callback_nothing_is_lost_and_nothing_warns(callback, tmp_path):
+    saver = SaveAt(tmp_path, ["on_train_batch_end", "on_train_epoch_end"])
+    whole = run_that_loads(tmp_path, [callback(), saver])
+    for _, made, path in saver.saved[2:-4:3]:
+        assert run_that_loads(tmp_path, [callback()], path) == whole[made:]
+
+
+def test_a_pass_that_is_not_a_trainers_own_training_does_not_warn(tmp_path):
+    """Not one in validation, in a hook of the user's, or without a trainer."""
+    state = make_loader(seed=3).state_dict()
+
+    def loaded():
+        loader = make_loader(seed=3)
+        loader.load_state_dict(state)
+        return loader
+
+    class Looks(pl.Callback):
+        def on_train_start(self, *_):
+            assert len(list(loaded())) == BATCHES
+
+    trainer = make_trainer(tmp_path, [Looks()])
+    trainer.fit(Module(), make_loader(), loaded())
+    assert len(list(loaded())) == BATCHES
+
+
+@pytest.mark.parametrize("make", [make_loader, lambda: make_loader(Stream())])
+def test_a_resume_by_lightning_alone_warns_though_no_state_reaches_the_loader(make, tmp_path):
+    """Lightning loads none at the end of an epoch, nor where a module asks for its steps."""
+    saver = SaveAt(tmp_path, ["on_train_batch_end", "on_train_epoch_end"])
+    make_trainer(tmp_path, [saver]).fit(Module(), make())
+    ends = [path for moment, _, path in saver.saved if moment == "on_train_epoch_end"]
+    for kind, path in ((Module, ends[0]), (Hooks, saver.saved[2][2])):
+        loader = None if kind is Hooks else make()
+        with pytest.warns(MissingCallbackWarning):
+            make_trainer(tmp_path, []).fit(kind(), loader, ckpt_path=path)

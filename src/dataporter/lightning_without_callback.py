@@ -1,0 +1,65 @@
+"""The warning that Lightning resumes a loader without `ResumeCallback`.
+
+Lightning counts batches and epochs by itself, and a loader cannot see its counters: where both
+are put to the end of an epoch, Lightning may take the whole epoch that follows for done. The
+callback puts both right. Who does without it need not import anything of ours that knows
+Lightning, so the loader looks who iterates it: at the frames of Lightning's loops, in its
+first pass and in those that begin at a loaded position, and only where Lightning is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from types import FrameType
+from typing import Any
+
+from dataporter.errors import MissingCallbackWarning
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+_TRAINING = {f"{package}.loops.fit_loop" for package in _PACKAGES}
+_FETCHING = {  # between a loop and its loaders
+    f"{package}.{module}"
+    for package in _PACKAGES
+    for module in ("loops.fetchers", "utilities.combined_loader")
+}
+
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()  # trainers
+
+
+def warn_if_lightning_resumes_alone(*, loaded: bool) -> None:
+    """Warn if the pass that begins is a resumed training's whose trainer lacks the callback.
+
+    It is resumed if a state was `loaded` into the loader, or a checkpoint into the trainer.
+    """
+    if not any(package in sys.modules for package in _PACKAGES):
+        return
+    trainer = _training_trainer()
+    if trainer is None or not (loaded or trainer.ckpt_path) or trainer in _warned:
+        return
+    ours: Any = sys.modules.get("dataporter.integrations.lightning.resume")
+    if ours is not None and any(
+        isinstance(each, ours.ResumeCallback) for each in trainer.callbacks
+    ):
+        return
+    _warned.add(trainer)
+    msg = (
+        "Lightning resumes this loader without dataporter's ResumeCallback, and may lose or repeat "
+        "an epoch. Add the callback: from dataporter.integrations.lightning import ResumeCallback; "
+        "Trainer(callbacks=[ResumeCallback()]); and give the checkpoint to fit(ckpt_path=...)."
+    )
+    warnings.warn(msg, MissingCallbackWarning, stacklevel=3)
+
+
+def _training_trainer() -> Any:
+    """The trainer whose training begins a pass here; None for any other pass."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  it is documented, if not public
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module in _TRAINING:
+            return getattr(frame.f_locals.get("self"), "trainer", None)
+        if module.startswith(_PACKAGES) and module not in _FETCHING:
+            return None  # validation, or a hook in which a user iterates the loader
+        frame = frame.f_back
+    return None
