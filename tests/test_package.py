@@ -37,6 +37,7 @@ ROOMS = [
     "options",
     "cursor",
     "passes",
+    "lightning_without_callback",
     "resumable_dataloader",
     "stateful_dataloader",
     "patched_dataloader",

@@ -7,6 +7,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from bounds import least
+
 import dataporter
 
 IMPORT = """
@@ -33,7 +35,7 @@ def test_a_framework_that_is_missing_or_too_old_is_named_with_its_extra(tmp_path
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if not entry.name.startswith(HIDDEN):
             (installed / entry.name).symlink_to(entry)
-    for name, version in (("accelerate", "0.34.2"), ("transformers", "4.44.0")):
+    for name, version in (("accelerate", "1.0.1"), ("transformers", "4.56.2")):
         folder = old / f"{name}-{version}.dist-info"
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(
@@ -50,11 +52,11 @@ def test_a_framework_that_is_missing_or_too_old_is_named_with_its_extra(tmp_path
     )
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
-    for name, least, old_one in (
-        ("accelerate", "1.0", "0.34.2"),
-        ("transformers", "4.48", "4.44.0"),
+    for name, bound, old_one in (
+        ("accelerate", least("accelerate", "accelerate"), "1.0.1"),
+        ("transformers", least("transformers", "transformers"), "4.56.2"),
     ):
         remedy = f'Install it: pip install "torch-dataporter[{name}]".'
-        needed = f"{name} {least} or newer is needed, found"
+        needed = f"{name} {bound} or newer is needed, found"
         assert f"{needed} none. {remedy}" in found["none"]
         assert f"{needed} {name} {old_one}. {remedy}" in found["old"]

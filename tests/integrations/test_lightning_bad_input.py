@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bounds import least
 from lightning_training import (
     BATCH_SIZE,
     SAMPLES,
@@ -139,14 +140,14 @@ assert not any(name.startswith(("lightning", "pytorch_lightning")) for name in s
 
 def test_lightning_missing_or_too_old_is_an_error_that_names_the_extra(tmp_path):
     """In an interpreter that has every installed package but Lightning, then with an old one."""
-    packages, old = tmp_path / "packages", tmp_path / "old" / "lightning-2.1.4.dist-info"
+    packages, old = tmp_path / "packages", tmp_path / "old" / "lightning-2.5.2.dist-info"
     packages.mkdir()
     for place in map(Path, site.getsitepackages()):
         for part in place.iterdir() if place.is_dir() else ():
             if not part.name.startswith(("lightning", "pytorch_lightning")):
                 (packages / part.name).symlink_to(part)
     old.mkdir(parents=True)
-    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: lightning\nVersion: 2.1.4\n")
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: lightning\nVersion: 2.5.2\n")
     source = Path(dataporter.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-S", "-c", PROGRAM, str(old.parent)],
@@ -157,8 +158,12 @@ def test_lightning_missing_or_too_old_is_an_error_that_names_the_extra(tmp_path)
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    wanted = 'lightning or pytorch-lightning 2.5.3 or newer is needed, found {}. Install it: pip install "torch-dataporter[lightning]".'  # noqa: E501
-    assert done.stdout.splitlines() == [wanted.format("none"), wanted.format("lightning 2.1.4")]
+    bound = least("lightning", "lightning")
+    wanted = (
+        f"lightning or pytorch-lightning {bound} or newer is needed, found {{}}. "
+        'Install it: pip install "torch-dataporter[lightning]".'
+    )
+    assert done.stdout.splitlines() == [wanted.format("none"), wanted.format("lightning 2.5.2")]
     assert importlib.metadata.version("lightning")  # here it is there
 
 

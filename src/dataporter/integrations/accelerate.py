@@ -36,7 +36,7 @@ from dataporter.training.ranks import topology
 if TYPE_CHECKING:
     from dataporter.passes import Pass
 
-require("accelerate", at_least="1.0", extra="accelerate")
+require("accelerate", at_least="1.1", extra="accelerate")
 
 import accelerate  # noqa: E402  only once it is known to be there
 from accelerate.data_loader import DataLoaderStateMixin  # noqa: E402

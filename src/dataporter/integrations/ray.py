@@ -24,7 +24,8 @@ from dataporter.order import Topology
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.training.loadable import explain
 
-require("ray", at_least="2.30", extra="ray")
+# Before this version, Ray tells a process that is none of its workers that it is rank 0 of 1.
+require("ray", at_least="2.51", extra="ray")
 
 from ray import train  # noqa: E402  after it is known to be there
 

@@ -29,8 +29,10 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.streams import is_iterable
 from dataporter.training.ranks import topology
 
-require("transformers", at_least="4.48", extra="transformers")
-require("accelerate", at_least="1.0", extra="transformers")
+# Before 4.57 a Trainer miscounts an accumulation that does not divide the epoch, and trains nothing
+# from a checkpoint of a stream's end. It needs Accelerate 1.3, whatever it says itself.
+require("transformers", at_least="4.57", extra="transformers")
+require("accelerate", at_least="1.3", extra="transformers")
 
 from accelerate.data_loader import (  # noqa: E402  once it is known to be there
     BatchSamplerShard,
@@ -68,7 +70,7 @@ class ResumableTrainer(Trainer):
         self._saved: States | None = None
         self.train_loader: ResumableDataLoader[Any] | None = None
         super().__init__(*args, **kwargs)
-        self.add_callback(_TrainingBegins(self))
+        self.add_callback(_Watch(self))
 
     def train(
         self,
@@ -140,17 +142,33 @@ class ResumableTrainer(Trainer):
         except TypeError:  # then the Trainer counts no epochs either
             return
         accumulated = self.args.gradient_accumulation_steps
-        steps = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME)).global_step
-        epoch, step = divmod(steps, max(1, -(-length // accumulated)))
+        trained = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
+        epoch, step = divmod(trained.global_step, max(1, -(-length // accumulated)))
         if self._saved is not None:
+            self._check_batch_size(trained.train_batch_size)
             _check_counts(self._saved[0], loader, epoch, step * accumulated)
         if step == 0 or self._saved is None:
             loader.set_epoch(epoch)
 
+    def _check_batch_size(self, saved: int | None) -> None:
+        """Check that batches are as large as those of the checkpoint.
+
+        Up to 5.0 a Trainer goes on with the checkpoint's, whatever it is asked for.
+        """
+        finds_it = self.args.auto_find_batch_size
+        asked = self._train_batch_size if finds_it else self.args.train_batch_size
+        if saved not in (None, asked):
+            msg = (
+                f"per_device_train_batch_size changed: the checkpoint was saved with batches of "
+                f"{saved} in each process, now they have {asked} samples. A Trainer counts its "
+                f"steps, so resume with the same batches. {_REMEDY}"
+            )
+            raise StateMismatchError(msg)
+
     def _save_checkpoint(self, model: Any, trial: Any, **kwargs: Any) -> None:
         # First of all, so that a checkpoint that is whole for a Trainer is whole for us.
         folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        loader: Any = self.train_loader  # there is one: see `_TrainingBegins`
+        loader: Any = self.train_loader  # there is one: see `_Watch`
         write_states(Path(self._get_output_dir(trial=trial), folder, FILE), [loader])
         super()._save_checkpoint(model, trial, **kwargs)
 
@@ -243,11 +261,16 @@ def _the_only(batches: list[Any]) -> Any:
     return batch
 
 
-class _TrainingBegins(TrainerCallback):
-    """Checks that our loader is in use, and has the progress bar begin where the run stopped."""
+class _Watch(TrainerCallback):
+    """Checks that our loader is in use, and puts right what a Trainer resumes otherwise.
+
+    That is the progress bar, and the random generators of a run that resumes at the end of a
+    stream.
+    """
 
     def __init__(self, trainer: ResumableTrainer) -> None:
         self._trainer = trainer
+        self._has_trained = False
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:  # noqa: ARG002
         if self._trainer.train_loader is None:
@@ -257,9 +280,20 @@ class _TrainingBegins(TrainerCallback):
                 "loader_options instead, or return what super().get_train_dataloader() returns."
             )
             raise OptionError(msg)
+        self._has_trained = False
         for callback in self._trainer.callback_handler.callbacks:
             bar = getattr(callback, "training_bar", None)
             if isinstance(callback, ProgressCallback) and bar is not None:
                 bar.initial = bar.n = bar.last_print_n = state.global_step
                 bar.refresh()
                 callback.current_step = state.global_step
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._has_trained = True
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        # Up to 5.0 a Trainer restores the generators with the first batch that it resumes with,
+        # and at the end of a stream there is none: the epoch that is resumed is empty.
+        folder = self._trainer._resumes_from  # noqa: SLF001
+        if folder is not None and not self._has_trained:
+            self._trainer._load_rng_state(str(folder))  # noqa: SLF001

@@ -1,0 +1,13 @@
+"""What pyproject.toml says of the versions that an extra needs."""
+
+import re
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def least(extra: str, distribution: str) -> str:
+    """The oldest version of a distribution that an extra installs."""
+    [declared] = re.findall(rf"^{extra} = \[(.*)\]$", PROJECT.read_text(), re.MULTILINE)
+    [version] = re.findall(rf'"{distribution}(?:\[.*?\])?>=([\d.]+)"', declared)
+    return version
