@@ -24,7 +24,7 @@ from dataporter.order import Topology
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.training.loadable import explain
 
-# Before this version, Ray tells a process that is none of its workers that it is rank 0 of 1.
+# The oldest that was tried and does what is promised; 2.30 takes any process for rank 0 of 1.
 require("ray", at_least="2.51", extra="ray")
 
 from ray import train  # noqa: E402  after it is known to be there
