@@ -172,7 +172,8 @@ def tensor_over(
     known: Any = _NUMPY.get(dtype)
     if known is not None:
         return torch.from_numpy(np.ndarray(shape, known, memory))
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+    # As bytes first: `frombuffer` of a quantised dtype ends the process.
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
 
 
 # Through NumPy it takes half the time, for the dtypes that NumPy has.

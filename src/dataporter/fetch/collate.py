@@ -47,9 +47,15 @@ def collate(samples: Sequence[Any], empty: Empty | None = None) -> Any:
     return _left_to_torch(samples)
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is numbers in memory and nothing else, as `empty` makes them."""
+    # Quantised ones have a scale too, and writing them elsewhere ends the process.
+    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+
+
 def _stack(tensors: Sequence[Any], empty: Empty | None) -> Any:
     # Only the first is looked at: a mixture is torch's to judge, as in default_collate.
-    if tensors[0].layout is not torch.strided or tensors[0].is_nested:
+    if not is_dense(tensors[0]):
         return _left_to_torch(tensors)
     # With mixed dtypes, `out` would decide on that of the batch.
     if (

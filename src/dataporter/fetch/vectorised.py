@@ -16,19 +16,20 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset, TensorDataset
 
 from dataporter.fetch.arrow import arrow_gather
-from dataporter.fetch.collate import Empty
+from dataporter.fetch.collate import Empty, is_dense
 
 # Takes indices of at least 0, and where to put what is gathered, if that matters.
 Gather: TypeAlias = Callable[[NDArray[np.int64], Empty | None], Any]
 
 # Arrays of these kinds become the tensor that collating their rows would give.
 _KINDS = "biufc"
-# What torch's faster way of gathering knows.
+# What torch can gather in every version. Others are gathered as these, by their size in bytes.
 _SELECTABLE = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.complex64, torch.complex128),
 }
+_STAND_INS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def gather_for(dataset: Any) -> Gather | None:
@@ -59,19 +60,21 @@ def _is_inherited(dataset: object, base: type) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-    )
+    if not (type(tensor) is torch.Tensor and is_dense(tensor) and tensor.device.type == "cpu"):
+        return False
+    if tensor.dtype in _SELECTABLE:
+        return True
+    is_bytes_only = not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+    return is_bytes_only and tensor.dtype.itemsize in _STAND_INS
 
 
 def _rows(tensor: torch.Tensor, rows: torch.Tensor, empty: Empty | None) -> torch.Tensor:
-    if tensor.dtype not in _SELECTABLE:
-        return tensor[rows]
+    dtype = tensor.dtype
+    if dtype not in _SELECTABLE:
+        return _rows(tensor.view(_STAND_INS[dtype.itemsize]), rows, empty).view(dtype)
     if empty is None or tensor.requires_grad:
         return tensor.index_select(0, rows)
-    batch = empty((len(rows), *tensor.shape[1:]), tensor.dtype)
+    batch = empty((len(rows), *tensor.shape[1:]), dtype)
     return torch.index_select(tensor, 0, rows, out=batch)
 
 
