@@ -72,8 +72,11 @@ def check_options(
         raise OptionTypeError(msg)
     if isinstance(dataset, IterableDataset):
         _check_iterable(dataset, shuffle, sampler, batch_sampler, tail)
-    elif not hasattr(dataset, "__getitem__"):
-        msg = f"a dataset must have __getitem__ or be an IterableDataset, found {_named(dataset)}."
+    elif not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__getitems__"):
+        msg = (
+            "a dataset must have __getitem__ or __getitems__, or be an IterableDataset, "
+            f"found {_named(dataset)}."
+        )
         raise OptionTypeError(msg)
     _check_lanes(dataset, lanes, snapshot_every_n_steps, on_error)
     if engine not in (None, "processes", "threads"):

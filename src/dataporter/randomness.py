@@ -164,22 +164,15 @@ class LazySeeding:
         each: Callable[[Argument], Result],
         arguments: Sequence[Argument],
         keys: Callable[[], Sequence[int]],
-        whole: Callable[[Sequence[Argument]], list[Result]] | None = None,
     ) -> list[Result]:
-        """Return `[each(a) for a in arguments]`, with the key of each as its randomness.
-
-        `whole` does all arguments in one call, for those who offer it; it is used only
-        while nothing is drawn, since within it there is no telling the samples apart.
-        """
+        """Return `[each(a) for a in arguments]`, with the key of each as its randomness."""
         current = _threads.current
         with _put_back_when_done(current):
             if not self._seeds_globals:
-                return _unseeded(current, each, arguments, keys, whole)
+                return self._unseeded(current, each, arguments, keys())
             if self._level is None:
-                if whole is None:
-                    return self._first(current, each, arguments, keys())
-                self._level = _NOTHING
-            return self._map(current, each, arguments, keys, whole)
+                return self._first(current, each, arguments, keys())
+            return self._map(current, each, arguments, keys)
 
     def _map(
         self,
@@ -187,7 +180,6 @@ class LazySeeding:
         each: Callable[[Argument], Result],
         arguments: Sequence[Argument],
         keys: Callable[[], Sequence[int]],
-        whole: Callable[[Sequence[Argument]], list[Result]] | None,
     ) -> list[Result]:
         while self._level is not None and self._level < _SEEDED:
             watch = _Watch(current)
@@ -196,7 +188,7 @@ class LazySeeding:
                     results = _keyed(current, each, arguments, keys())
                 else:
                     current.enter(_NO_SAMPLE)
-                    results = whole(arguments) if whole else _plainly(each, arguments)
+                    results = _plainly(each, arguments)
             except Exception:
                 # With other random numbers it may not have failed: only a run without
                 # draws, or one with the right numbers, may speak for the dataset.
@@ -226,10 +218,28 @@ class LazySeeding:
             for argument, key in zip(arguments, keys, strict=True):
                 seed_all(key)
                 watch = _Watch(current)
-                results += _keyed(current, each, [argument], [key])
+                try:
+                    results += _keyed(current, each, [argument], [key])
+                except Exception:
+                    self._level = watch.seen() or None
+                    raise
                 level = max(level, watch.seen())
         self._level = level
         return results
+
+    def _unseeded(
+        self,
+        current: _Current,
+        each: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        keys: Sequence[int],
+    ) -> list[Result]:
+        current.asked = False
+        try:
+            return _keyed(current, each, arguments, keys)
+        finally:
+            if current.asked:
+                self._level = _KEYED
 
 
 def finished(
@@ -296,22 +306,6 @@ class in_lane:  # noqa: N801  a context of every batch: a generator's costs more
             restore(self._before)
 
 
-def _unseeded(
-    current: _Current,
-    each: Callable[[Argument], Result],
-    arguments: Sequence[Argument],
-    keys: Callable[[], Sequence[int]],
-    whole: Callable[[Sequence[Argument]], list[Result]] | None,
-) -> list[Result]:
-    if whole is not None:
-        current.enter(_NO_SAMPLE)
-        current.asked = False
-        results = whole(arguments)
-        if not current.asked:
-            return results
-    return _keyed(current, each, arguments, keys())
-
-
 def _keyed(
     current: _Current,
     each: Callable[[Argument], Result],
@@ -345,8 +339,9 @@ def _plainly(each: Callable[[Argument], Result], arguments: Sequence[Argument]) 
 
 
 def _name_sample(error: Exception, argument: object) -> None:
-    """Add to an error which sample it was."""
-    add_note(error, f"dataporter was fetching the sample at index {reprlib.repr(argument)}")
+    """Add to an error which sample it was, or which where they were asked for at once."""
+    what = "samples at indices" if isinstance(argument, list) else "sample at index"
+    add_note(error, f"dataporter was fetching the {what} {reprlib.repr(argument)}")
 
 
 class _Watch:

@@ -9,13 +9,14 @@ from sameness import assert_same, assert_same_batches, outcome
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     SequentialSampler,
     TensorDataset,
     default_collate,
     default_convert,
 )
 
-from dataporter import OptionTypeError, ResumableDataLoader
+from dataporter import OptionTypeError, ResumableDataLoader, sample_rng
 from dataporter.fetch import Fetcher
 from dataporter.randomness import Stream
 
@@ -91,6 +92,168 @@ def test_samples_that_getitems_draws_have_random_numbers_of_their_own():
     halves = torch.cat(list(ResumableDataLoader(NoisyAtOnce(6), batch_size=3, seed=1)))
     assert whole.tolist() == halves.tolist()
     assert len({sample % 1 for sample in whole.tolist()}) == 6
+
+
+# What __getitems__ returns, if that is no list of samples
+
+
+MAKES = {
+    "tensor": torch.tensor,
+    "array": np.array,
+    "dict": lambda numbers: {"x": torch.tensor(numbers), "y": [str(one) for one in numbers]},
+    "tuple": lambda numbers: (torch.tensor(numbers), torch.tensor(numbers) + 1),
+    "list": lambda numbers: [torch.tensor(numbers), torch.tensor(numbers) + 1],
+    "number": sum,
+}
+
+
+class Ready:
+    """Returns ready batches, and has nothing else to be read by; draws them if told to."""
+
+    def __init__(self, make, draws=None, length=11):
+        self.make, self.draws, self.length = make, draws, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitems__(self, indices):
+        drawn = {
+            None: lambda: 0.0,
+            "python": random.random,
+            "torch": lambda: torch.rand(()).item(),
+            "own": lambda: float(sample_rng().random()),
+        }[self.draws]
+        return MAKES[self.make]([index + drawn() for index in indices])
+
+
+class ReadyOfDataset(Ready, Dataset):
+    """Has torch's `__getitem__`, which raises NotImplementedError."""
+
+
+class ReadyOrNot(Ready):
+    """Can be read by index too, and then returns samples of another make."""
+
+    def __getitem__(self, index):
+        numbers = self.__getitems__([index])
+        return (numbers, index) if self.make in ("tensor", "array") else torch.tensor(index)
+
+
+def as_it_is(batch):
+    return batch
+
+
+READY = [Ready, ReadyOfDataset, ReadyOrNot]
+
+
+@pytest.mark.parametrize("kind", READY)
+@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize("collate_fn", [None, as_it_is], ids=["default", "own"])
+def test_what_getitems_returns_is_collated_as_in_torch(kind, make, collate_fn):
+    # Of 2 samples too, for which a pair of columns looks like a pair of samples.
+    for size in (1, 2, 4):
+        ours, theirs = (
+            outcome(list, loader(kind(make), batch_size=size, collate_fn=collate_fn))
+            for loader in (ResumableDataLoader, DataLoader)
+        )
+        assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("engine", ["processes", "threads"])
+@pytest.mark.parametrize("make", ["tensor", "dict", "list"])
+def test_what_getitems_returns_arrives_from_workers(make, engine):
+    options = {"batch_size": 4, "collate_fn": as_it_is}
+    loader = ResumableDataLoader(ReadyOfDataset(make), **options, num_workers=2, engine=engine)
+    assert_same_batches(loader, DataLoader(ReadyOfDataset(make), **options))
+
+
+@pytest.mark.parametrize("kind", READY)
+@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize("draws", ["python", "torch", "own"])
+def test_a_ready_batch_that_is_drawn_has_the_numbers_of_its_first_sample(kind, make, draws):
+    for size in (2, 3):
+        options = {"batch_size": size, "collate_fn": as_it_is, "shuffle": True, "seed": 1}
+        loader = ResumableDataLoader(kind(make, draws), **options)
+        batches, states = [], []
+        for batch in loader:
+            batches.append(batch)
+            states.append(loader.state_dict())
+        plain = DataLoader(kind(make), batch_size=size, collate_fn=as_it_is)
+        assert {type(batch) for batch in batches} == {type(batch) for batch in plain}
+        resumed = ResumableDataLoader(kind(make, draws), **options)
+        resumed.load_state_dict(states[1])
+        assert_same(list(resumed), batches[2:])
+
+
+def test_a_ready_batch_is_drawn_alike_by_any_number_of_workers():
+    alone, helped = (
+        ResumableDataLoader(Ready("tensor", "torch", 60), 4, collate_fn=as_it_is, seed=1, **workers)
+        for workers in ({}, {"num_workers": 2})
+    )
+    drawn = list(alone)
+    assert_same(list(helped), drawn)
+    assert len({number % 1 for batch in drawn for number in batch.tolist()}) > 50
+
+
+class OneIsMissing(Ready):
+    def __getitems__(self, indices):
+        if 5 in indices:
+            raise KeyError(5)
+        return super().__getitems__(indices)
+
+
+@pytest.mark.parametrize("make", ["tensor", "array", "dict", "tuple"])
+@pytest.mark.parametrize("draws", [None, "torch"])
+def test_a_sample_that_fails_is_left_out_of_a_ready_batch(make, draws):
+    dataset = OneIsMissing(make, draws, length=8)
+    loader = ResumableDataLoader(dataset, 4, collate_fn=as_it_is, on_error="skip", seed=1)
+    found = list(loader)
+    (last,) = found[1:]
+    while not hasattr(last, "tolist"):
+        last = next(iter(last.values() if isinstance(last, dict) else last))
+    assert [int(number) for number in last.tolist()] == [4, 6, 7]
+    assert [(one.index, one.position) for one in loader.skipped] == [(5, 5)]
+
+
+def test_an_error_of_a_ready_batch_that_is_drawn_is_the_datasets_own():
+    class Fails(ReadyOfDataset):
+        def __getitems__(self, indices):
+            random.random()
+            raise LookupError(indices)
+
+    with pytest.raises(LookupError) as raised:
+        list(ResumableDataLoader(Fails("tensor"), 2, collate_fn=as_it_is))
+    assert "samples at indices [0, 1]" in raised.value.__notes__[0]
+
+
+class Counting(ReadyOfDataset):
+    """Has a state, so it is read in a lane."""
+
+    read = 0
+
+    def __getitems__(self, indices):
+        self.read += len(indices)
+        return super().__getitems__(indices) + self.read * 100
+
+    def state_dict(self):
+        return {"read": self.read}
+
+    def load_state_dict(self, state):
+        self.read = state["read"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("draws", [None, "torch"])
+def test_a_dataset_with_a_state_may_return_ready_batches(workers, draws):
+    options = {"batch_size": 4, "collate_fn": as_it_is, "num_workers": workers, "seed": 1}
+    loader = ResumableDataLoader(Counting("tensor", draws), **options)
+    batches, states = [], []
+    for batch in loader:
+        batches.append(batch.tolist())
+        states.append(loader.state_dict())
+    assert [int(batch[0]) for batch in batches] == [400, 804, 1108]
+    resumed = ResumableDataLoader(Counting("tensor", draws), **options)
+    resumed.load_state_dict(states[0])
+    assert [batch.tolist() for batch in resumed] == batches[1:]
 
 
 # Collation

@@ -2,12 +2,18 @@
 
 Three ways, the first that fits: gathering without user code (`vectorised`), the dataset's
 own `__getitems__`, or `dataset[index]` one by one; then collation and conversion.
+
+What `__getitems__` returns is a list of samples or whatever else `collate_fn` understands. It is
+handed on as it is, unless random numbers were drawn for it. Then each sample is to have its
+own, so samples are fetched one by one. What is no list of these, or cannot be fetched
+so, has the random numbers of its first sample.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,23 +77,25 @@ class Fetcher:
         skips_errors: bool = False,
     ) -> None:
         self._dataset = dataset
-        self._batched = batched
+        self.is_batched = batched
         self._skips_errors = skips_errors
         self.skipped: list[Skipped] = []  # the samples left out so far, each once an epoch
         self._known: set[tuple[int, int, str]] = set()  # those: epoch, position, index
         self._report: Callable[[Skipped], None] = self.note_skipped
         self.timing: Timing | None = None  # where times are noted, while it is profiled
         self._fetching = LazySeeding(seeds_globals=randomness)
+        self._fetching_at_once = LazySeeding(seeds_globals=randomness)
         self._randomness = randomness
         self._convert = conversion_of(converter)
         self.collate_with(collate_fn)
         self._gather: Gather | None = None
-        own = getattr(dataset, "__getitems__", None)
-        self._getitems = own if batched and callable(own) else None
+        self._getitems = getitems_of(dataset) if batched else None
+        # Whether what __getitems__ returns can be had one by one: not asked before it draws.
+        self._separable: bool | None = None
 
     def collate_with(self, collate_fn: Callable[[Any], Any] | None) -> None:
         """Make batches with `collate_fn`; None stands for torch's default."""
-        batched = self._batched
+        batched = self.is_batched
         is_default = collate_fn in (None, default_collate if batched else default_convert)
         if collate_fn is None or is_default:
             collate_fn = collate if batched else default_convert
@@ -126,12 +134,12 @@ class Fetcher:
             wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
             samples, kept = self._samples(wanted, positions, stream)
             if self.timing is not None:
-                self.timing.end(FETCH, len(samples), draws=self._fetching.draws)
-            if not samples and len(positions):
+                self.timing.end(FETCH, len(kept), draws=self._fetching.draws)
+            if len(kept) == 0 < len(positions):
                 return EMPTY
             if empty is not None and self._collate is collate:
                 return self._stacked(samples, empty)
-            batch, finish = samples if self._batched else samples[0], self._collate_and_convert
+            batch, finish = samples if self.is_batched else samples[0], self._collate_and_convert
         if finish is None:
             return batch
         if not self._runs_user_code:
@@ -147,7 +155,7 @@ class Fetcher:
 
     def _samples(
         self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
-    ) -> tuple[list[Any], NDArray[np.int64]]:
+    ) -> tuple[Any, NDArray[np.int64]]:
         """The samples that could be fetched, and their positions."""
         try:
             return self._all_samples(wanted, positions, stream), positions
@@ -158,11 +166,14 @@ class Fetcher:
         kept = []
         for number, index in enumerate(wanted):
             try:
-                good += self._all_samples([index], positions[number : number + 1], stream)
+                good.append(self._all_samples([index], positions[number : number + 1], stream))
                 kept.append(number)
             except Exception as error:  # noqa: BLE001  to be left out, whatever it is
                 self._report(Skipped(stream.epoch, int(positions[number]), index, repr(error)))
-        return good, positions[kept]
+        if kept and self._getitems is not None:  # which may return no list that could be added to
+            remaining = [wanted[number] for number in kept]
+            return self._all_samples(remaining, positions[kept], stream), positions[kept]
+        return [sample for (sample,) in good], positions[kept]
 
     def report_to(self, report: Callable[[Skipped], None]) -> None:
         """Tell `report` of samples that are left out, instead of listing them here."""
@@ -182,24 +193,55 @@ class Fetcher:
 
     def _all_samples(
         self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
-    ) -> list[Any]:
+    ) -> Any:
         if type(self._dataset) in _CONTAINERS:
             return [self._dataset[index] for index in wanted]
+        if self._getitems is None or self._separable:
+            return self._one_by_one(wanted, positions, stream)
+        drawing = self._fetching_at_once
+        try:
+            (batch,) = drawing.map(
+                self._getitems, [wanted], keys=lambda: stream.sample_keys(positions[:1]) or [0]
+            )
+        except Exception:
+            if drawing.draws and self._may_separate:
+                # With numbers of their own, samples may not fail.
+                with suppress(NotImplementedError):
+                    return self._one_by_one(wanted, positions, stream)
+            raise
+        if drawing.draws and self._may_separate:
+            return self._separated(batch, wanted, positions, stream)
+        return batch
+
+    @property
+    def _may_separate(self) -> bool:
+        return self._separable is None and hasattr(self._dataset, "__getitem__")
+
+    def _separated(
+        self, batch: Any, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
+    ) -> Any:
+        """The samples of a batch that draws, one by one; the batch itself if it has none."""
+        self._separable = False
+        if isinstance(batch, Sequence) and len(batch) == len(wanted):
+            with suppress(NotImplementedError):  # of torch's Dataset
+                samples = self._one_by_one(wanted, positions, stream)
+                # A list of two may be two samples, or the inputs and the targets of two.
+                self._separable = not set(map(_make_of, samples)).isdisjoint(map(_make_of, batch))
+        return samples if self._separable else batch
+
+    def _one_by_one(
+        self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
+    ) -> list[Any]:
         each = self._dataset.__getitem__
         if self.timing is not None:
             each = self.timing.each(each)
-        return self._fetching.map(
-            each,
-            wanted,
-            keys=lambda: stream.sample_keys(positions),
-            whole=self._getitems,
-        )
+        return self._fetching.map(each, wanted, keys=lambda: stream.sample_keys(positions))
 
     def collated(self, samples: list[Any], empty: Empty | None = None) -> Any:
         """Make a batch of samples as it is done after fetching, seeding aside."""
         if empty is not None and self._collate is collate and self._convert is None:
             return self._stacked(samples, empty)
-        return self._collate_and_convert(samples if self._batched else samples[0])
+        return self._collate_and_convert(samples if self.is_batched else samples[0])
 
     def _stacked(self, samples: list[Any], empty: Empty) -> Any:
         batch = collate(samples, empty)
@@ -219,6 +261,17 @@ class Fetcher:
         if self.timing is not None:
             self.timing.end(CONVERT)
         return batch
+
+
+def _make_of(sample: Any) -> tuple[type, int | None]:
+    """What samples have in common, whatever was drawn for them."""
+    return type(sample), getattr(sample, "ndim", None)
+
+
+def getitems_of(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
+    """What a dataset offers to fetch many samples at once, None where it offers nothing."""
+    own = getattr(dataset, "__getitems__", None)
+    return own if callable(own) else None
 
 
 def conversion_of(converter: Any, name: str = "converter") -> Callable[[Any], Any] | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from dataporter.errors import LaneError
-from dataporter.fetch import Fetcher, Skipped
+from dataporter.fetch import Fetcher, Skipped, getitems_of
 from dataporter.fetch.collate import Empty
 from dataporter.order import Topology
 from dataporter.randomness import Stream, each_seeded, in_lane
@@ -146,21 +146,36 @@ class LaneFetcher:
                 # Asked for before its end was known. What has ended is not asked once more:
                 # it may begin again.
                 return None, 0, True, None, None
+            samples: Any
             if order.indices is None:
                 samples = lane.draw()
+                count = len(samples)
             else:
-                keys = stream.sample_keys(positions)
-                samples = lane.apply(partial(_samples, order.indices, keys, seeds=self._randomness))
+                samples, count = lane.apply(partial(self._indexed, order, positions, stream))
             timing = self._fetch.timing
             if timing is not None:
-                timing.end(FETCH, len(samples))
+                timing.end(FETCH, count)
             if self._drop_last and lane.ended:
-                samples = []
-            batch = self._fetch.collated(samples, empty) if samples else None
+                count = 0
+            batch = self._fetch.collated(samples, empty) if count else None
             states = lane.capture() if order.captures or lane.ended else (None, None)
             if timing is not None:
                 timing.end(STATE)
-        return (batch, len(samples), lane.ended, *states)
+        return (batch, count, lane.ended, *states)
+
+    def _indexed(
+        self, order: LaneOrder, positions: NDArray[np.int64], stream: Stream, dataset: Any
+    ) -> tuple[Any, int]:
+        """The samples of a dataset that is read by index, and how many."""
+        indices: Any = order.indices
+        wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
+        keys, seeds = stream.sample_keys(positions), self._randomness
+        at_once = getitems_of(dataset) if self._fetch.is_batched else None
+        if at_once is None:
+            return each_seeded(dataset.__getitem__, wanted, keys, seeds_globals=seeds), len(wanted)
+        # It cannot be called once more, so there is no seeing whether its samples are separable.
+        (batch,) = each_seeded(at_once, [wanted], keys[:1] or [0], seeds_globals=seeds)
+        return batch, len(wanted)
 
     def open(self, starts: Mapping[int, Start], stream: Stream) -> None:
         """Begin lanes at once."""
@@ -208,11 +223,6 @@ class LaneFetcher:
                 self._init(number)
         home.info = info
         return home
-
-
-def _samples(indices: Any, keys: Sequence[int], dataset: Any, *, seeds: bool) -> list[Any]:
-    wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
-    return each_seeded(dataset.__getitem__, wanted, keys, seeds_globals=seeds)
 
 
 def is_iterable(dataset: Any) -> bool:
