@@ -90,6 +90,7 @@ def test_the_public_surface_is_this():
         "StateMissingError",
         "StateVersionError",
         "TopologyError",
+        "UncheckedStateWarning",
         "UnmatchedKeyWarning",
         "WorkerDiedError",
         "WorkerError",

@@ -33,7 +33,8 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── LengthWarning                         an iterable is longer than it says
     ├── MissingCallbackWarning                Lightning resumes a loader without our callback
     ├── PageLockWarning                       batches cannot be page-locked where they lie
-    ├── StateMismatchWarning                  a mismatch that `strict=False` let pass
+    ├── StateMismatchWarning                  a mismatch that was let pass, as by `strict=False`
+    ├── UncheckedStateWarning                 a state says too little to be checked
     ├── UnmatchedKeyWarning                   a converter's key that looks misspelled
     ├── WorkerRestartWarning                  a worker died and was replaced
     └── CheckpointDamagedWarning              damaged checkpoints were passed over
@@ -175,7 +176,11 @@ class PageLockWarning(DataPorterWarning):
 
 
 class StateMismatchWarning(DataPorterWarning):
-    """A mismatch that `load_state_dict(..., strict=False)` let pass."""
+    """A mismatch that `load_state_dict(..., strict=False)` let pass, or a position past the end."""
+
+
+class UncheckedStateWarning(DataPorterWarning):
+    """A state says only where a run stood: whether it was this one could not be checked."""
 
 
 class UnmatchedKeyWarning(DataPorterWarning):

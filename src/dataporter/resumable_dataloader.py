@@ -22,9 +22,11 @@ from dataporter.engine import Fetches, Renew, Results, Runner, WorkerOptions, us
 from dataporter.errors import (
     OptionError,
     OptionTypeError,
+    StateFormatError,
     StateMismatchError,
     StateMismatchWarning,
     TopologyError,
+    UncheckedStateWarning,
 )
 from dataporter.explanation import Explanation, summary
 from dataporter.fetch import Fetcher, Skipped, conversion_of
@@ -66,11 +68,16 @@ from dataporter.utils.fingerprint import dataset_fingerprint, dataset_length
 from dataporter.utils.lane_states import Lanes
 from dataporter.utils.state_dict import (
     Identity,
+    Mismatch,
     Progress,
     build_state,
+    is_place,
     merged,
     mismatches,
+    parse_place,
     parse_state,
+    past_the_end,
+    unchecked,
     within,
 )
 
@@ -84,6 +91,13 @@ class MapStyle(Protocol[Sample_co]):
 
 
 Samples: TypeAlias = MapStyle[Sample_co] | IterableDataset[Sample_co]
+
+_LANES_UNREAD = Mismatch(
+    "the state has lanes, of an iterable or a dataset with a state; this dataset is read by index "
+    "and has none.",
+    "Resume with the dataset that it was saved with.",
+    may_pass=False,
+)
 
 
 class ResumableDataLoader(DataLoader[Sample_co]):
@@ -574,36 +588,74 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
         A state of other data, another order or another seed is refused, and the loader is
         left as it was; with `strict=False` that is a warning, and the pass continues at
-        the state's position of what this loader has.
+        the state's position of what this loader has. A position past the end of its epoch is
+        counted on into later ones, with a warning.
+
+        A dict of `epoch`, `samples_processed`, `batches_processed` and `rng_state` alone says where
+        to continue, and nothing that could be checked: it is loaded with a warning. The seed is
+        this loader's own.
 
         With `lanes`, each rank has a state of its own; to continue on another number of ranks,
         give a list of all.
         """
+        if is_place(state_dict):
+            self._load_place(parse_place(state_dict))  # type: ignore[arg-type]  # a mapping
+            return
         saved, progress = self._parsed(state_dict)
         present = self._identity()
         seed = present.seed if self._seed_is_given else saved.seed
-        found = mismatches(
-            saved,
-            replace(present, seed=seed),
-            progress,
-            world_may_change=self._own is not None or self._splits_lanes,
-        )
-        messages = list(found)
-        if progress.lanes is not None and self._lanes is None:
-            messages.append(
-                "the state has lanes, of an iterable or a dataset with a state; this dataset is "
-                "read by index and has none. Resume with the dataset that it was saved with."
+        found = list(
+            mismatches(
+                saved,
+                replace(present, seed=seed),
+                world_may_change=self._own is not None or self._splits_lanes,
             )
+        )
+        if progress.lanes is not None and self._lanes is None:
+            found.append(_LANES_UNREAD)
             progress = replace(progress, lanes=None)
-        if messages and strict:
-            raise StateMismatchError("\n".join(messages))
-        for message in messages:
-            warnings.warn(message, StateMismatchWarning, stacklevel=2)
+        if found and strict:
+            raise StateMismatchError("\n".join(each.as_error(progress) for each in found))
+        for each in found:
+            warnings.warn(each.as_warning(progress), StateMismatchWarning, stacklevel=2)
         # An epoch has the length that it began with, however the dataset has grown since.
         length = saved.length if saved.num_samples == present.num_samples else None
-        if self._own is not None:
-            progress = within(progress, self._epoch_length(length), strict=strict)
-        self._continue_at(self._fitted(progress, saved.batch_size), seed, length)
+        moved = self._within_epoch(progress, length, same_data=not found, strict=strict)
+        if moved.epoch != progress.epoch:
+            length = None  # a later epoch has its own
+        self._continue_at(self._fitted(moved, saved.batch_size), seed, length)
+
+    def _load_place(self, progress: Progress) -> None:
+        """Continue at a place in this loader's own order, which nothing can be compared with."""
+        if self._lanes is not None or (self._users is not None and self._users.is_stateful):
+            what = "the dataset's lanes" if self._lanes is not None else "its sampler"
+            msg = (
+                f"the state holds only a position, and this loader needs the state of {what} too. "
+                "Pass the whole dict that state_dict() returned, or begin the epoch anew."
+            )
+            raise StateFormatError(msg)
+        drawn = self._own is not None and self._own.shuffle and not self._seed_is_given
+        progress = self._within_epoch(progress, None, same_data=True, strict=True)
+        message = unchecked(progress, seed=self.seed if drawn else None)
+        warnings.warn(message, UncheckedStateWarning, stacklevel=3)
+        self._continue_at(progress, self.seed)
+
+    def _within_epoch(
+        self, progress: Progress, saved: int | None, *, same_data: bool, strict: bool
+    ) -> Progress:
+        """A progress whose position is one of its epoch, where that is of our own order.
+
+        `saved` is how long the state says that its epoch was, if it says so.
+        """
+        if self._own is None:
+            return progress
+        length = self._epoch_length(saved)
+        step = self._topology.world_size * (self.batch_size or 1)
+        moved = within(progress, length, step=step, same_data=same_data, strict=strict)
+        if moved.epoch != progress.epoch:
+            message = past_the_end(progress, length, moved)
+            warnings.warn(message, StateMismatchWarning, stacklevel=3)
+        return moved
 
     def _epoch_length(self, saved: int | None) -> int:
         """Positions of an epoch of our own order: as saved, or as the dataset has samples now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, TypeGuard
@@ -24,6 +25,7 @@ from dataporter.errors import (
     OptionTypeError,
     StateFormatError,
     StateMismatchError,
+    StateMismatchWarning,
     TopologyError,
 )
 from dataporter.order import (
@@ -36,6 +38,7 @@ from dataporter.order import (
     WeightedOrder,
 )
 from dataporter.order.keys import MAX_SEED
+from dataporter.utils.state_dict import Progress, past_the_end, within
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,11 +189,7 @@ class ResumableSampler(Sampler[int]):
                 )
                 raise StateMismatchError(msg)
         position, length = state["samples_processed"], self._order.length
-        if (
-            isinstance(position, bool)
-            or not isinstance(position, int)
-            or not 0 <= position <= length
-        ):
+        if type(position) is not int or not 0 <= position < 2**63:
             msg = f"samples_processed must be an int in [0, {length}], found {position!r}."
             raise StateFormatError(msg)
         try:
@@ -204,8 +203,12 @@ class ResumableSampler(Sampler[int]):
                 f"seed={self.seed}. Build it with seed={seed}, or without a seed."
             )
             raise StateMismatchError(msg)
+        at = Progress(epoch=epoch, samples_processed=position)
+        moved = within(at, length, step=1, same_data=True)
+        if moved is not at:
+            warnings.warn(past_the_end(at, length, moved), StateMismatchWarning, stacklevel=2)
         self.seed = seed
-        self._pass = _Pass(epoch=epoch, start=position, loaded=True)
+        self._pass = _Pass(epoch=moved.epoch, start=moved.samples_processed, loaded=True)
 
 
 # Of DistributedSampler only the name, its attributes are properties here: trainers put one of
@@ -360,5 +363,8 @@ def checked_epoch(epoch: object) -> int:
         raise OptionTypeError(msg)
     if operator.index(epoch) < 0:
         msg = f"epoch must be at least 0, found {epoch}."
+        raise OptionError(msg)
+    if operator.index(epoch) >= 2**63:
+        msg = f"epoch must be below 2**63, found {epoch}."
         raise OptionError(msg)
     return operator.index(epoch)

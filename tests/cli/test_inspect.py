@@ -519,7 +519,9 @@ def test_what_is_harmless_among_hyper_parameters_hides_no_state(tmp_path, state)
 
 def test_a_damaged_state_is_shown_with_what_is_wrong_with_it(tmp_path, state):
     (tmp_path / "bad.json").write_text(json.dumps(state | {"epoch": -1}))
-    assert "'epoch' must be an int of at least 0, found int -1" in refused(tmp_path / "bad.json")
+    assert "'epoch' must be an int of at least 0 and below 2**63, found int -1" in refused(
+        tmp_path / "bad.json"
+    )
     (tmp_path / "good.json").write_text(json.dumps(state))
     result = run(tmp_path)
     assert result.exit_code == 0  # one of them can be resumed from

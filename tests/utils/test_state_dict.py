@@ -4,16 +4,23 @@ import copy
 import json
 
 import pytest
-from support import Ids, one_pass, plain
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import Ids, Stateful, one_pass, passes, plain
+from torch.utils.data import IterableDataset, RandomSampler
 
 from dataporter import (
     DataPorterError,
+    DataPorterWarning,
     ResumableDataLoader,
+    ResumableSampler,
     StateError,
     StateFormatError,
     StateMismatchError,
     StateMismatchWarning,
     StateVersionError,
+    UncheckedStateWarning,
 )
 
 
@@ -30,6 +37,9 @@ def state_after(batches: int, **options) -> dict:
 
 
 GOOD = state_after(2)
+PLACE = {
+    name: GOOD[name] for name in ("epoch", "samples_processed", "batches_processed", "rng_state")
+}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +65,16 @@ GOOD = state_after(2)
         ({**GOOD, "rng_state": 5}, StateFormatError, ["rng_state"]),
         ({**GOOD, "sampler": 5}, StateFormatError, ["sampler"]),
         ({k: v for k, v in GOOD.items() if k != "seed"}, StateFormatError, ["no 'seed'"]),
-        ({**GOOD, "samples_processed": 11}, StateMismatchError, ["past the end", "11", "10"]),
+        ({**GOOD, "epoch": 10**30}, StateFormatError, ["epoch", "2**63"]),
+        ({**GOOD, "samples_processed": 10**30}, StateFormatError, ["samples_processed", "2**63"]),
+        ({**GOOD, "batches_processed": 10**30}, StateFormatError, ["batches_processed", "2**63"]),
+        ({**GOOD, "num_samples": 10**30}, StateFormatError, ["num_samples", "2**63"]),
+        ({**GOOD, "batch_size": 10**30}, StateFormatError, ["batch_size", "2**63"]),
+        ({**GOOD, "world_size": 10**30}, StateFormatError, ["world_size", "2**63"]),
+        ({**GOOD, "ahead": [[8, 10**30]]}, StateFormatError, ["ahead"]),
+        ({**GOOD, "ahead": [[8, 12]]}, StateMismatchError, ["past the end", "12", "10"]),
+        ({**PLACE, "samples_processed": 10**30}, StateFormatError, ["samples_processed"]),
+        ({**PLACE, "epoch": "0"}, StateFormatError, ["epoch", "'0'"]),
         ({**GOOD, "num_samples": 50_000}, StateMismatchError, ["50,000", "10 samples"]),
         ({**GOOD, "shuffle": False}, StateMismatchError, ["shuffle=False", "shuffle=True"]),
         ({**GOOD, "seed": 2}, StateMismatchError, ["seed=2", "seed=1"]),
@@ -102,6 +121,111 @@ def test_a_dataset_that_shrank_below_the_position_has_nothing_left_when_not_stri
         loader.load_state_dict(GOOD, strict=False)
     assert one_pass(loader) == []
     assert len(one_pass(loader)) == 2
+
+
+def test_the_warning_of_strict_false_does_not_advise_it():
+    loader = make(9, seed=2, shuffle=False)
+    with pytest.warns(StateMismatchWarning) as warned:
+        loader.load_state_dict(GOOD, strict=False)
+    assert len(warned) == 3
+    for warning in warned:
+        assert "strict" not in str(warning.message)
+        assert "continues here at position 6" in str(warning.message)
+
+
+# Places: states that say where, and not in which run
+
+
+@pytest.mark.parametrize("rng_state", [None, torch.get_rng_state(), "anything"], ids=type)
+def test_a_state_of_four_keys_continues_with_a_warning_that_nothing_was_checked(rng_state):
+    loader = make()
+    with pytest.warns(UncheckedStateWarning, match="nothing could be checked.*epoch 0, position 6"):
+        loader.load_state_dict({**PLACE, "rng_state": rng_state})
+    assert loader.batches_processed == 2
+    assert one_pass(loader) == one_pass(make())[2:]
+    assert one_pass(loader) == passes(make(), 2)[1]
+
+
+def test_a_state_of_four_keys_takes_this_loaders_seed_and_says_so_where_it_was_drawn():
+    with pytest.warns(UncheckedStateWarning) as warned:
+        make().load_state_dict(PLACE)
+        make(shuffle=False, seed=None).load_state_dict(PLACE)
+        loader = make(seed=None)
+        loader.load_state_dict(PLACE)
+    given, sequential, drawn = (str(one.message) for one in warned)
+    assert f"seed is {loader.seed}, which was drawn" in drawn
+    assert "drawn" not in given
+    assert "drawn" not in sequential
+
+
+def test_a_state_of_four_keys_continues_a_sampler_of_the_users_own():
+    def sampled():
+        generator = torch.Generator().manual_seed(3)
+        sampler = RandomSampler(Ids(10), generator=generator)
+        return ResumableDataLoader(Ids(10), 3, sampler=sampler, seed=1)
+
+    loader = sampled()
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    resumed = sampled()
+    with pytest.warns(UncheckedStateWarning):
+        resumed.load_state_dict({name: state[name] for name in PLACE})
+    assert one_pass(resumed) == [plain(batch) for batch in batches]
+
+
+def test_a_state_of_four_keys_is_refused_where_it_does_not_say_enough():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(10))
+
+    for loader in (
+        ResumableDataLoader(Stream(), 3),
+        ResumableDataLoader(Ids(10), 3, sampler=Stateful(10, 10)),
+    ):
+        before = loader.state_dict()
+        with pytest.raises(StateFormatError, match="holds only a position"):
+            loader.load_state_dict(PLACE)
+        assert plain(loader.state_dict()) == plain(before)
+
+
+# Positions past the end
+
+
+@given(
+    epoch=st.integers(0, 5),
+    samples=st.integers(11, 60),
+    whole=st.booleans(),
+    size=st.integers(1, 4),
+    ranks=st.integers(1, 2),
+)
+def test_a_position_past_the_end_is_one_of_a_later_epoch(epoch, samples, whole, size, ranks):
+    state = {**(GOOD if whole else PLACE), "epoch": epoch, "samples_processed": samples}
+
+    def loader():
+        options = {"shuffle": True, "seed": 1, "rank": 0, "world_size": ranks}
+        return ResumableDataLoader(Ids(10), size, **options)
+
+    found, expected = loader(), loader()
+    with pytest.warns(DataPorterWarning) as warned:
+        found.load_state_dict(state)
+    assert f"found {samples} in an epoch of 10" in str(warned[0].message)
+    assert [one.category for one in warned[1:]] == [UncheckedStateWarning] * (not whole)
+    expected.load_state_dict(
+        {**GOOD, "epoch": epoch + samples // 10, "samples_processed": samples % 10}
+    )
+    assert (found.epoch, found.samples_processed) == (epoch + samples // 10, samples % 10)
+    assert found.batches_processed == -(-(samples % 10) // (size * ranks))
+    assert passes(found, 2) == passes(expected, 2)
+
+
+def test_a_position_past_the_end_of_a_sampler_is_one_of_a_later_epoch():
+    sampler = ResumableSampler(100, shuffle=True, seed=1)
+    with pytest.warns(StateMismatchWarning, match="epoch 4, position 50"):
+        sampler.load_state_dict({**sampler.state_dict(), "epoch": 2, "samples_processed": 250})
+    other = ResumableSampler(100, shuffle=True, seed=1)
+    other.set_epoch(4)
+    assert list(sampler) == list(other)[50:]
 
 
 def test_strict_false_still_refuses_what_is_not_a_state():

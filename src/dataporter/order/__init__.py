@@ -6,7 +6,7 @@ shuffle, `orders` are the orders a run can have, `plan` shares an order among ra
 
 from dataporter.order.orders import Order, SequentialOrder, ShuffledOrder, WeightedOrder
 from dataporter.order.permutation import Permutation
-from dataporter.order.plan import Plan, Tail, Topology
+from dataporter.order.plan import Plan, Tail, Topology, located
 
 __all__ = [
     "Order",
@@ -17,4 +17,5 @@ __all__ = [
     "Tail",
     "Topology",
     "WeightedOrder",
+    "located",
 ]

@@ -120,3 +120,12 @@ class Plan:
             if self.tail == "pad" and positions[-1] >= self.length:
                 positions %= self.length
             yield positions
+
+
+def located(epoch: int, samples: int, length: int) -> tuple[int, int]:
+    """Turn a count of samples since the start of `epoch` into an epoch and a position.
+
+    >>> located(2, 250, length=100)
+    (4, 50)
+    """
+    return epoch + samples // length, samples % length

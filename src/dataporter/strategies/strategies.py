@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from dataporter.errors import OptionError, TopologyError
-from dataporter.order import Tail, Topology
+from dataporter.order import Tail, Topology, located
 from dataporter.samplers import (
     JoiningSampler,
     ResumableDistributedSampler,
@@ -109,7 +109,7 @@ class ResumptionStrategy:
                 f"found samples={samples}, length={length}."
             )
             raise OptionError(msg)
-        return epoch + samples // length, samples % length
+        return located(epoch, samples, length)
 
 
 def agreed(seed: int) -> int:

@@ -26,6 +26,9 @@ delivered. A load checks every identity field that would silently change the dat
     lanes              only where a dataset is read in lanes (an iterable, or one with a state):
                        how many, whose turn was last, and of each how far it was delivered
 
+A dict of `epoch`, `samples_processed`, `batches_processed` and `rng_state` alone is a place in
+whatever order the loader has; there is nothing to compare it with.
+
 Pure: nothing here knows a loader, a process or a file.
 """
 
@@ -36,9 +39,10 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataporter.errors import StateFormatError, StateMismatchError, StateVersionError
+from dataporter.order import located
 from dataporter.order.ahead import Ranges
 from dataporter.order.keys import MAX_SEED
 from dataporter.utils.lane_states import Lanes, LaneState, lanes_from_state, lanes_to_state
@@ -127,6 +131,26 @@ def parse_state(state: object) -> tuple[Identity, Progress]:
     return identity, progress
 
 
+_PLACE_FIELDS = ("epoch", "samples_processed", "batches_processed", "rng_state")
+
+
+def is_place(state: object) -> bool:
+    """Whether a state says where a run stands, but not which run that was."""
+    return isinstance(state, Mapping) and state.keys() == set(_PLACE_FIELDS)
+
+
+def parse_place(state: Mapping[Any, Any]) -> Progress:
+    """Read a state that is only a place; a `rng_state` that is not ours stands for nothing."""
+    epoch, samples, batches = (_field(state, name, _is_count) for name in _PLACE_FIELDS[:3])
+    kept = state["rng_state"]
+    return Progress(
+        epoch=epoch,
+        samples_processed=samples,
+        batches_processed=batches,
+        rng_state=kept if isinstance(kept, str) else None,
+    )
+
+
 def merged(parsed: Sequence[tuple[Identity, Progress]]) -> tuple[Identity, Progress]:
     """Put the states of several ranks together, each of which has lanes of its own."""
     identity, progress = parsed[0]
@@ -177,8 +201,15 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_is_count: _Check = (lambda value: _is_int(value) and value >= 0, "an int of at least 0")
-_is_positive: _Check = (lambda value: _is_int(value) and value >= 1, "an int of at least 1")
+_MOST = 2**63  # what positions and numbers of batches are kept in ends here
+_is_count: _Check = (
+    lambda value: _is_int(value) and 0 <= value < _MOST,
+    "an int of at least 0 and below 2**63",
+)
+_is_positive: _Check = (
+    lambda value: _is_int(value) and 1 <= value < _MOST,
+    "an int of at least 1 and below 2**63",
+)
 _is_seed: _Check = (
     lambda value: _is_int(value) and 0 <= value <= MAX_SEED,
     "an int in [0, 2**64)",
@@ -200,7 +231,7 @@ def _are_ranges(pairs: list[Any]) -> bool:
     if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):  # noqa: PLR2004
         return False
     ends = [end for pair in pairs for end in pair]
-    return all(_is_int(end) and end >= 0 for end in ends) and ends == sorted(ends)
+    return all(_is_count[0](end) for end in ends) and ends == sorted(ends)
 
 
 def _or_none(check: _Check) -> _Check:
@@ -253,50 +284,88 @@ def _shown(value: object) -> str:
     return f"{type(value).__name__} {reprlib.repr(value)}"
 
 
-def mismatches(
-    saved: Identity, present: Identity, progress: Progress, *, world_may_change: bool
-) -> Iterator[str]:
+class Mismatch(NamedTuple):
+    """What a load would change: both values, and what to do instead."""
+
+    found: str
+    remedy: str
+    may_pass: bool = True  # whether strict=False is worth a word
+
+    def as_error(self, progress: Progress) -> str:
+        """Say it to somebody who may choose to go on nevertheless."""
+        if not self.may_pass:
+            return f"{self.found} {self.remedy}"
+        at = f"strict=False to continue here at position {progress.samples_processed:,}"
+        return f"{self.found} {self.remedy.removesuffix('.')}, or pass {at}."
+
+    def as_warning(self, progress: Progress) -> str:
+        """Say it to somebody who has chosen to."""
+        at = f"The run continues here at position {progress.samples_processed:,}"
+        return f"{self.found} {at}: samples may come twice or never. To avoid that: {self.remedy}"
+
+
+def mismatches(saved: Identity, present: Identity, *, world_may_change: bool) -> Iterator[Mismatch]:
     """Compare a state's identity with a loader's, in the order a user should look.
 
     `batch_size` never counts: the position does not depend on it.
     """
-    at = f"strict=False to continue here at position {progress.samples_processed:,}"
     if saved.num_samples != present.num_samples:
-        yield (
+        yield Mismatch(
             f"num_samples changed: the state was saved over {_samples(saved)}, "
-            f"this dataset has {_samples(present)}. Resume with the same data, or pass {at}."
+            f"this dataset has {_samples(present)}.",
+            "Resume with the same data.",
         )
     # A dataset that says nothing of itself, then or now, cannot be told apart.
     elif None not in (saved.fingerprint, present.fingerprint) and (
         saved.fingerprint != present.fingerprint
     ):
-        yield (
+        yield Mismatch(
             f"fingerprint changed: the state was saved over data {saved.fingerprint!r}, this "
-            f"dataset is {present.fingerprint!r}. Resume with the same data, or pass {at}."
+            f"dataset is {present.fingerprint!r}.",
+            "Resume with the same data.",
         )
     if saved.shuffle != present.shuffle:
-        yield (
+        yield Mismatch(
             f"shuffle changed: the state was saved with shuffle={saved.shuffle}, this loader has "
-            f"shuffle={present.shuffle}. Build it with shuffle={saved.shuffle}, or pass {at}."
+            f"shuffle={present.shuffle}.",
+            f"Build it with shuffle={saved.shuffle}.",
         )
     elif saved.order != present.order:
-        yield (
+        yield Mismatch(
             f"order changed: the state was saved with the order {saved.order!r}, this loader has "
-            f"{present.order!r}. Build it with the same sampler and weights, or pass {at}."
+            f"{present.order!r}.",
+            "Build it with the same sampler and weights.",
         )
     if saved.seed != present.seed:
-        yield (
+        yield Mismatch(
             f"seed changed: the state was saved with seed={saved.seed}, this loader has "
-            f"seed={present.seed}. Build it with seed={saved.seed} or without a seed (the "
-            f"state's is taken then), or pass {at}."
+            f"seed={present.seed}.",
+            f"Build it with seed={saved.seed} or without a seed (the state's is taken then).",
         )
     if saved.world_size != present.world_size and not world_may_change:
-        yield (
+        yield Mismatch(
             f"world_size changed: the state was saved on {saved.world_size} ranks, this run has "
             f"{present.world_size}, and a sampler of your own or the iterable itself shares the "
-            f"data among them. Resume on {saved.world_size} ranks. dataporter's own order goes on "
-            "with any number, and so does an iterable with lanes=."
+            "data among them.",
+            f"Resume on {saved.world_size} ranks. dataporter's own order goes on with any number, "
+            "and so does an iterable with lanes=.",
+            may_pass=False,
         )
+
+
+def unchecked(progress: Progress, *, seed: int | None) -> str:
+    """Say what is not known of a state that is only a place; `seed` if the loader drew one."""
+    drawn = (
+        ""
+        if seed is None
+        else f" This loader's seed is {seed}, which was drawn: build it with the seed of the run "
+        "that saved the state, or the rest of its epoch is in another order."
+    )
+    return (
+        f"the state holds only {', '.join(_PLACE_FIELDS)}, so nothing could be checked: neither "
+        f"data nor order nor seed. The run continues at epoch {progress.epoch}, position "
+        f"{progress.samples_processed:,}.{drawn} What state_dict() returns from here on says more."
+    )
 
 
 def _samples(identity: Identity) -> str:
@@ -305,19 +374,40 @@ def _samples(identity: Identity) -> str:
     return f"{identity.num_samples:,} samples"
 
 
-def within(progress: Progress, length: int, *, strict: bool) -> Progress:
-    """Return a progress that lies in an epoch of `length` positions.
+def within(
+    progress: Progress, length: int, *, step: int, same_data: bool, strict: bool = True
+) -> Progress:
+    """Return a progress that lies in an epoch of `length` positions, `step` of them at a time.
 
-    Past the end, it is refused; or moved to the end if not `strict`.
+    A position past the end is one of a later epoch. What cannot be that is refused; if not
+    `strict`, it is cut off at the end, and so is a position over other data.
+
+    >>> moved = within(Progress(epoch=2, samples_processed=250), 100, step=10, same_data=True)
+    >>> moved.epoch, moved.samples_processed, moved.batches_processed
+    (4, 50, 5)
     """
     furthest = max([progress.samples_processed, *(stop for _, stop in progress.ahead)])
     if furthest <= length:
         return progress
+    if same_data and length and not progress.ahead:
+        epoch, position = located(progress.epoch, progress.samples_processed, length)
+        batches = -(-position // step)
+        return Progress(epoch=epoch, samples_processed=position, batches_processed=batches)
     if strict:
         msg = (
-            f"samples_processed is past the end: found {furthest:,} in an epoch of {length:,} "
+            f"the state is past the end: found position {furthest:,} in an epoch of {length:,} "
             "samples. The state is damaged or belongs to other data."
         )
         raise StateMismatchError(msg)
     kept = tuple((start, min(stop, length)) for start, stop in progress.ahead if start < length)
     return replace(progress, samples_processed=min(progress.samples_processed, length), ahead=kept)
+
+
+def past_the_end(progress: Progress, length: int, moved: Progress) -> str:
+    """Say where a position past the end of its epoch was moved to."""
+    return (
+        f"samples_processed is past the end: found {progress.samples_processed:,} in an epoch of "
+        f"{length:,} samples. Counted on from there, the run continues at epoch {moved.epoch}, "
+        f"position {moved.samples_processed:,}. If that is wrong, the state is damaged or belongs "
+        "to other data."
+    )
