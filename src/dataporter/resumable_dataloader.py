@@ -64,7 +64,7 @@ from dataporter.streams import (
 from dataporter.tasks import PlannedTasks, SampledTasks, Task, Tasks
 from dataporter.timing import Timing
 from dataporter.users_sampler import UsersSampler, epoch_of
-from dataporter.utils.fingerprint import dataset_fingerprint, dataset_length
+from dataporter.utils.fingerprint import Fingerprint, dataset_length
 from dataporter.utils.lane_states import Lanes
 from dataporter.utils.state_dict import (
     Identity,
@@ -318,7 +318,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._found_topology = self._find_topology(chosen)
         self._awaits_group = chosen.awaits_group and isinstance(sampler, JoiningSampler | None)
         self._num_samples = dataset_length(dataset)
-        self._fingerprint = dataset_fingerprint(dataset)
+        self._fingerprint = Fingerprint(dataset)
         self._max_restarts = max_restarts
         self._in_threads = engine == "threads"
         self._randomness = randomness
@@ -443,6 +443,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         if is_loaded or self._cursor.newest_pass == 0:
             warn_if_lightning_resumes_alone(loaded=is_loaded)
         self._follow_sampler()
+        self._fingerprint.look_again()
         return Pass(self._cursor, self._run, self._rerun, self._tasks.end, self.__len__)
 
     def __len__(self) -> int:
@@ -718,7 +719,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             shuffle=self._own is not None and self._own.shuffle,
             order=self._order_id(),
             num_samples=num_samples,
-            fingerprint=self._fingerprint,
+            fingerprint=self._fingerprint(),
             batch_size=self.batch_size,
             world_size=self._topology.world_size,
             length=None if length == num_samples else length,

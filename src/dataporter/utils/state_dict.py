@@ -14,7 +14,7 @@ delivered. A load checks every identity field that would silently change the dat
     num_samples        length of the dataset, None where it has none
     length             only where the dataset has changed its length since this epoch began: the
                        positions that this epoch has
-    fingerprint        what the dataset says of its contents, None if nothing
+    fingerprint        what is known of the dataset's contents, None if nothing
     batch_size         as saved; free to change, None with a batch sampler
     world_size         as saved; free to change, except with a sampler of the user's own
     rng_state          where a sampler of the user's own draws from a torch.Generator: that
@@ -45,6 +45,7 @@ from dataporter.errors import StateFormatError, StateMismatchError, StateVersion
 from dataporter.order import located
 from dataporter.order.ahead import Ranges
 from dataporter.order.keys import MAX_SEED
+from dataporter.utils.fingerprint import is_other_data
 from dataporter.utils.lane_states import Lanes, LaneState, lanes_from_state, lanes_to_state
 
 VERSION = 1
@@ -315,14 +316,12 @@ def mismatches(saved: Identity, present: Identity, *, world_may_change: bool) ->
             f"this dataset has {_samples(present)}.",
             "Resume with the same data.",
         )
-    # A dataset that says nothing of itself, then or now, cannot be told apart.
-    elif None not in (saved.fingerprint, present.fingerprint) and (
-        saved.fingerprint != present.fingerprint
-    ):
+    elif is_other_data(saved.fingerprint, present.fingerprint):
         yield Mismatch(
             f"fingerprint changed: the state was saved over data {saved.fingerprint!r}, this "
             f"dataset is {present.fingerprint!r}.",
-            "Resume with the same data.",
+            "Resume with the same data; if its values are meant to change, give the dataset a "
+            "fingerprint() that returns what stays.",
         )
     if saved.shuffle != present.shuffle:
         yield Mismatch(
