@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DistributedSampler
 
+from dataporter.errors import TopologyError
 from dataporter.options import UNSAID
+from dataporter.order import Topology
 from dataporter.resumable_dataloader import ResumableDataLoader, Samples
-from dataporter.samplers import ResumableSampler, group_topology
+from dataporter.samplers import ResumableSampler, group_topology, is_own
+from dataporter.strategies import resolve_strategy
 
 __all__ = ["PatchedDataLoader"]
 
@@ -26,7 +29,8 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
     """A `ResumableDataLoader` whose shuffle is the same at every run, on any number of ranks.
 
     `seed` decides it. With `shard_samplers`, a `sampler` or `batch_sampler` is shared among
-    the ranks of a process group that is up, unless it is one of those that do so themselves.
+    the ranks of a process group that is up when the loader is built (or those that `rank` and
+    `world_size` tell of), unless it is one of those that do so themselves.
     `options` are the other arguments of `ResumableDataLoader`.
 
     >>> loader = PatchedDataLoader(list(range(15)), batch_size=5, shuffle=True)
@@ -50,13 +54,32 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
         shard_samplers: bool = True,
         **options: Any,
     ) -> None:
-        if shard_samplers:
-            sampler, batch_sampler = _sharded(sampler), _sharded(batch_sampler)
+        self._awaits_group_to_shard = False
+        if shard_samplers and not (sampler is None and batch_sampler is None):
+            names = ("strategy", "rank", "world_size")
+            chosen = resolve_strategy(*(options.get(name) for name in names))
+            self._awaits_group_to_shard = chosen.awaits_group and not any(
+                map(_shares_by_itself, (sampler, batch_sampler))
+            )
+            topology = chosen.topology()
+            sampler = _sharded(sampler, topology, seed)
+            batch_sampler = _sharded(batch_sampler, topology, seed)
         # One of dataporter's samplers has a seed itself.
-        chosen = None if isinstance(sampler, ResumableSampler) and seed == _SEED else seed
-        super().__init__(
-            dataset, batch_size, shuffle, sampler, batch_sampler, *args, seed=chosen, **options
-        )
+        own = isinstance(sampler, ResumableSampler) and seed == _SEED
+        options["seed"] = None if own else seed
+        super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, *args, **options)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
+        group = group_topology()
+        if self._awaits_group_to_shard and group is not None and group.world_size > 1:
+            msg = (
+                "the sampler is not shared: no process group was up when this loader was built, "
+                f"and now there are {group.world_size} ranks, each of which would read all of it. "
+                "Build the loader after torch.distributed.init_process_group(), or pass "
+                "shard_samplers=False if the sampler shares by itself."
+            )
+            raise TopologyError(msg)
+        return super().__iter__()
 
     def load_state_dict(
         self,
@@ -99,13 +122,20 @@ class _Sharded:
         return (length + self.num_replicas - 1) // self.num_replicas
 
 
-def _sharded(sampler: Iterable[Any] | None) -> Any:
+def _sharded(sampler: Any, topology: Topology, seed: int) -> Any:
     """A sampler's share of this rank; as it is where it shares by itself or there is one rank."""
-    topology = group_topology()
-    if sampler is None or topology is None or topology.world_size == 1:
+    if sampler is None or topology.world_size == 1 or _shares_by_itself(sampler):
         return sampler
-    inner = getattr(sampler, "sampler", None)
-    for part in (sampler, inner):
-        if isinstance(part, DistributedSampler | ResumableSampler) or hasattr(part, "num_replicas"):
-            return sampler
+    if is_own(sampler):
+        sampler.share_with(topology, seed)  # itself: its owner may tell it the epoch
+        return sampler
     return _Sharded(sampler, topology.rank, topology.world_size)
+
+
+def _shares_by_itself(sampler: Any) -> bool:
+    parts = (sampler, getattr(sampler, "sampler", None))
+    if is_own(sampler) and sampler.topology.world_size > 1:
+        return True
+    return any(
+        isinstance(part, DistributedSampler) or hasattr(part, "num_replicas") for part in parts
+    )

@@ -127,6 +127,12 @@ class ResumableSampler(Sampler[int]):
         """The epoch of the current pass, or of the next one where none has begun."""
         return self._pass.epoch
 
+    def share_with(self, topology: Topology, seed: int) -> None:
+        """Become one rank's share; with `seed`, where every rank has drawn another one."""
+        self._topology = topology
+        if not self.seed_is_given:
+            self.seed = seed
+
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`; a position loaded for that epoch is kept."""
         epoch = checked_epoch(epoch)

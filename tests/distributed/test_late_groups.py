@@ -9,6 +9,7 @@ from support import Ids, flat, one_pass, plain
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from dataporter import ResumableDataLoader, ResumableSampler, TopologyError
+from dataporter.patched_dataloader import PatchedDataLoader
 
 LENGTH = 22
 
@@ -50,6 +51,46 @@ def build_early(rank: int, folder: str) -> dict[str, Any]:
         "trainers_leave_it_alone": isinstance(loader.sampler, DistributedSampler),
         "trainers_shard_it": not isinstance(given.sampler, DistributedSampler),
     }
+
+
+def build_patched_early(rank: int, folder: str) -> dict[str, Any]:
+    """Build loaders with samplers without a group, and use them under one."""
+    world_size = dist.get_world_size()
+    dist.barrier()
+    dist.destroy_process_group()
+    data = Ids(LENGTH)
+    torchs = DistributedSampler(data, num_replicas=world_size, rank=rank, shuffle=False)
+    made = {
+        "sampler": PatchedDataLoader(data, 3, sampler=list(range(LENGTH))),
+        "batches": PatchedDataLoader(data, batch_sampler=[[1, 2], [3]]),
+        "ours": PatchedDataLoader(data, 3, sampler=ResumableSampler(LENGTH)),
+        "own": PatchedDataLoader(data, 3),
+        "torchs": PatchedDataLoader(data, 3, sampler=torchs),
+        "simple": PatchedDataLoader(data, 3, sampler=list(range(LENGTH)), strategy="simple"),
+        "whole": PatchedDataLoader(data, 3, sampler=list(range(LENGTH)), shard_samplers=False),
+    }
+    alone = one_pass(made["sampler"])
+    store = dist.FileStore(str(Path(folder) / "second"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    found: dict[str, Any] = {"alone": flat(alone)}
+    for name, loader in made.items():
+        try:
+            found[name] = flat(one_pass(loader))
+        except TopologyError as error:
+            found[name] = str(error)
+    return found
+
+
+def test_a_patched_loader_whose_sampler_was_not_shared_is_refused_under_a_group(tmp_path):
+    first, second = on_ranks(2, build_patched_early, str(tmp_path))
+    everything = list(range(LENGTH))
+    for answer in (first, second):
+        for name in ("sampler", "batches", "ours"):
+            assert "now there are 2 ranks" in answer[name]
+            assert "Build the loader after" in answer[name]
+        assert answer["alone"] == answer["simple"] == answer["whole"] == everything
+    for name in ("own", "torchs"):
+        assert sorted(first[name] + second[name]) == everything
 
 
 def deliver(_rank: int, loader: ResumableDataLoader, state: dict) -> list[list[int]]:

@@ -10,7 +10,7 @@ from support import Augmented, Ids, flat, one_pass, pass_with_states, passes, pl
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from dataporter import ResumableDistributedSampler
+from dataporter import ResumableDistributedSampler, ResumableSampler
 from dataporter.patched_dataloader import PatchedDataLoader
 from dataporter.patched_dataloader import PatchedDataLoader as DataLoader
 
@@ -75,6 +75,7 @@ def shared(rank: int) -> dict[str, Any]:
         ),
         "torchs": DataLoader(data, 2, sampler=DistributedSampler(data, shuffle=False)),
         "ours": DataLoader(data, 2, sampler=ResumableDistributedSampler(11), seed=0),
+        "plain": DataLoader(data, 2, sampler=ResumableSampler(11, shuffle=True)),
         "whole": DataLoader(data, 2, sampler=list(range(11)), shard_samplers=False),
     }
     found = {}
@@ -87,9 +88,29 @@ def shared(rank: int) -> dict[str, Any]:
     return found
 
 
+def test_ranks_that_were_told_share_samplers_too():
+    def ranks(sampler):
+        return [
+            DataLoader(Ids(10), 2, sampler=sampler(), rank=rank, world_size=2) for rank in (0, 1)
+        ]
+
+    for sampler in (lambda: list(range(10)), lambda: ResumableSampler(10, shuffle=True)):
+        first, second = (flat(one_pass(loader)) for loader in ranks(sampler))
+        assert len(first) == len(second) == 5
+        assert sorted(first + second) == list(range(10))
+    whole = [
+        DataLoader(Ids(10), 2, sampler=list(range(10)), **options)
+        for options in (
+            {"strategy": "simple"},
+            {"rank": 1, "world_size": 2, "shard_samplers": False},
+        )
+    ]
+    assert [flat(one_pass(loader)) for loader in whole] == [list(range(10))] * 2
+
+
 def test_a_group_shares_samplers_too():
     first, second = on_ranks(2, shared)
-    for name in ("own", "ours", "torchs", "sampler"):
+    for name in ("own", "ours", "plain", "torchs", "sampler"):
         assert len(first[name]) == len(second[name]) == 6
         assert sorted(set(first[name] + second[name])) == list(range(11))
     assert first["sampler"] == [0, 2, 4, 6, 8, 10]
