@@ -67,6 +67,7 @@ def test_the_public_surface_is_this():
         "ConversionError",
         "DataPorterError",
         "DataPorterWarning",
+        "DrawnAheadWarning",
         "FactoryError",
         "FastForwardWarning",
         "LaneError",

@@ -1,15 +1,18 @@
+import copy
 import itertools
 import json
+import pickle
 import random
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
 from dataporter import (
+    DrawnAheadWarning,
     OptionError,
     OptionTypeError,
     ResumableDistributedSampler,
@@ -106,9 +109,11 @@ def test_with_workers_consumed_says_what_was_used(consumed_batches):
     used = [next(batches).tolist() for _ in range(min(consumed_batches, len(reference)))]
     assert used == reference[:consumed_batches]
     state = sampler.state_dict(consumed=sum(map(len, used)))
+    assert sampler.state_dict(batches=len(used), batch_size=BATCH) == state
     if len(used) < len(reference):
         # The workers' batches were drawn ahead: without consumed= they would be lost.
-        assert sampler.state_dict()["samples_processed"] > state["samples_processed"]
+        with pytest.warns(DrawnAheadWarning, match=r"state_dict\(batches="):
+            assert sampler.state_dict()["samples_processed"] > state["samples_processed"]
     rest = one_pass(loader_over(resumed(state, shuffle=True), num_workers=2))
     assert rest == reference[consumed_batches:]
 
@@ -132,8 +137,95 @@ def state_after(count, **options):
 def test_more_consumed_than_drawn_is_refused(consumed):
     sampler = make()
     list(itertools.islice(sampler, 3))
-    with pytest.raises(OptionError, match="the 3 samples drawn"):
+    with pytest.raises(OptionError, match="only 3 samples were drawn"):
         sampler.state_dict(consumed=consumed)
+
+
+@settings(max_examples=15)
+@given(
+    length=st.integers(1, 40),
+    batch_size=st.integers(1, 7),
+    workers=st.integers(0, 2),
+    used=st.integers(0, 8),
+    again=st.integers(0, 3),
+    options=st.fixed_dictionaries({"drop_last": st.booleans()}),
+)
+def test_a_state_by_batches_loses_nothing_that_was_prefetched(
+    length, batch_size, workers, used, again, options
+):
+    def loader(sampler, num_workers):
+        return DataLoader(
+            range(length), batch_size, sampler=sampler, num_workers=num_workers, **options
+        )
+
+    expected = one_pass(loader(make(length, shuffle=True), 0))
+    seen, state = [], make(length, shuffle=True).state_dict()
+    for count in (used, again):  # the second time in the middle of the epoch
+        sampler = make(length, shuffle=True)
+        sampler.load_state_dict(state)
+        batches = iter(loader(sampler, workers))
+        state = sampler.state_dict(batches=0, batch_size=batch_size)
+        for step, batch in enumerate(itertools.islice(batches, count), start=1):
+            seen.append(batch.tolist())
+            state = sampler.state_dict(batches=step, batch_size=batch_size)
+        del batches
+    sampler = make(length, shuffle=True)
+    sampler.load_state_dict(state)
+    assert seen + one_pass(loader(sampler, 0)) == expected
+
+
+def test_a_state_that_cannot_be_wrong_does_not_warn():
+    sampler = make(shuffle=True)
+    sampler.state_dict()
+    loader = loader_over(sampler, num_workers=1)
+    for step, _ in enumerate(loader, start=1):
+        sampler.state_dict(batches=step, batch_size=BATCH)
+    assert sampler.state_dict()["samples_processed"] == LENGTH  # after the pass
+    for _ in loader_over(sampler):  # without workers
+        sampler.state_dict()
+
+
+def test_a_loader_with_workers_that_was_left_early_warns():
+    sampler = make(1000)
+    for _ in DataLoader(range(1000), 2, sampler=Around(sampler), num_workers=1):
+        break
+    with pytest.warns(DrawnAheadWarning):
+        sampler.state_dict()
+    copied = copy.deepcopy(sampler)
+    assert copied.state_dict() == pickle.loads(pickle.dumps(copied)).state_dict()
+
+
+class Around:
+    """A sampler around another."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        yield from self.sampler
+
+    def __len__(self):
+        return len(self.sampler)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"batches": 1}, "together"),
+        ({"batch_size": 1}, "together"),
+        ({"consumed": 1, "batches": 1, "batch_size": 1}, "alone"),
+        ({"consumed": 1, "batches": 0, "batch_size": 1}, "alone"),
+        ({"batches": -1, "batch_size": 2}, "batches must be at least 0"),
+        ({"batches": 1, "batch_size": 0}, "batch_size must be at least 1"),
+        ({"batches": 3, "batch_size": 2}, "only 4 samples were drawn in this pass, found 3 of 2"),
+        ({"batches": 4, "batch_size": 2}, "only 4 samples were drawn"),
+    ],
+)
+def test_batches_that_cannot_be_are_refused(arguments, said):
+    sampler = make()
+    list(itertools.islice(sampler, 4))
+    with pytest.raises(OptionError, match=said):
+        sampler.state_dict(**arguments)
 
 
 # Passes and epochs

@@ -29,6 +29,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
         └── CheckpointWriteError              (OSError too) a full disk, a read-only folder
 
     DataPorterWarning         (UserWarning)
+    ├── DrawnAheadWarning                     a sampler's state counts what was only drawn
     ├── FastForwardWarning                    a resume has to read data again
     ├── LengthWarning                         an iterable is longer than it says
     ├── MissingCallbackWarning                Lightning resumes a loader without our callback
@@ -157,6 +158,10 @@ def add_note(error: Exception, note: str) -> None:
 
 class DataPorterWarning(UserWarning):
     """Base of every warning that dataporter gives."""
+
+
+class DrawnAheadWarning(DataPorterWarning):
+    """A sampler's state counts samples that torch's loader has drawn but not delivered."""
 
 
 class FastForwardWarning(DataPorterWarning):

@@ -1,9 +1,10 @@
 """torch faces of `order/`: samplers that know where they are and can be put there.
 
 `ResumableSampler` and `ResumableDistributedSampler` work on a plain torch `DataLoader`
-too: `state_dict()` tells how far the current epoch was *drawn*. A torch loader with
-workers draws ahead of what it delivers; there, say how much was really used with
-`state_dict(consumed=...)`. `ResumableDataLoader` keeps that count itself.
+too. A sampler knows how far the current epoch was *drawn*, and a torch loader with workers
+draws ahead of what it delivers. So say how many batches you got:
+`state_dict(batches=..., batch_size=...)`, which is right with and without workers. Without
+that, a state taken under such a loader warns. `ResumableDataLoader` keeps the count itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import operator
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, TypeGuard
@@ -20,7 +22,9 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler, Sampler
 
+from dataporter.arguments import check_int
 from dataporter.errors import (
+    DrawnAheadWarning,
     OptionError,
     OptionTypeError,
     StateFormatError,
@@ -67,6 +71,12 @@ class ResumableSampler(Sampler[int]):
     >>> resumed.load_state_dict(state)
     >>> sorted(start + list(resumed))
     [0, 1, 2, 3, 4, 5]
+
+    On torch's own loader, say how many batches of this pass were used:
+
+    >>> loader = torch.utils.data.DataLoader(range(6), batch_size=2, sampler=sampler)
+    >>> for step, batch in enumerate(loader, start=1):
+    ...     state = sampler.state_dict(batches=step, batch_size=2)
     """
 
     def __init__(
@@ -93,6 +103,7 @@ class ResumableSampler(Sampler[int]):
         self.tail: Tail = "pad"
         self._pass = _Pass()
         self.times_set = 0  # how often set_epoch was called
+        self._drawn_by: weakref.ref[Any] | None = None  # torch's iterator, if it draws ahead
 
     @property
     def is_positioned(self) -> bool:
@@ -144,6 +155,7 @@ class ResumableSampler(Sampler[int]):
         if self._pass.begun:
             self._pass = _Pass(epoch=self._pass.epoch + 1)
         self._pass.begun = True
+        self._drawn_by = _torchs_iterator()
         return self._draw(self._pass)
 
     def _draw(self, current: _Pass) -> Iterator[int]:
@@ -152,25 +164,51 @@ class ResumableSampler(Sampler[int]):
                 current.drawn += 1
                 yield index
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_drawn_by": None}  # nobody draws from a copy yet
+
     def __len__(self) -> int:
         return self._plan().num_samples()
 
     def _plan(self) -> Plan:
         return Plan(length=self._order.length, batch_size=1, topology=self.topology, tail=self.tail)
 
-    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+    def state_dict(
+        self,
+        consumed: int | None = None,
+        *,
+        batches: int | None = None,
+        batch_size: int | None = None,
+    ) -> dict[str, Any]:
         """Say where this pass stands, for any number of ranks.
 
-        `consumed` is how many of this rank's samples of this pass were really used, where a
-        loader with workers has drawn more than it delivered.
+        `batches` is how many batches of `batch_size` this rank has used of this pass, since
+        `iter(loader)`; or `consumed`, how many samples. A torch loader with workers has drawn
+        more than it delivered, so one of them is needed there.
         """
-        drawn = self._pass.drawn
-        if consumed is not None and not 0 <= consumed <= drawn:
+        if (batches is None) != (batch_size is None) or (
+            consumed is not None and batches is not None
+        ):
             msg = (
-                f"consumed must be between 0 and the {drawn} samples drawn in this pass, "
-                f"found {consumed}."
+                "state_dict() takes batches= and batch_size= together, or consumed= alone; found "
+                f"consumed={consumed}, batches={batches}, batch_size={batch_size}."
             )
             raise OptionError(msg)
+        drawn = self._pass.drawn
+        if batches is not None and batch_size is not None:
+            check_int("batches", batches, least=0)
+            check_int("batch_size", batch_size, least=1)
+            # The last batch may be a short one.
+            consumed = min(batches * batch_size, max(drawn, (batches - 1) * batch_size + 1))
+        if consumed is not None and not 0 <= consumed <= drawn:
+            found = f"consumed={consumed}" if batches is None else f"{batches} of {batch_size}"
+            msg = (
+                f"only {drawn} samples were drawn in this pass, found {found}. Count what was used "
+                "since iter(loader), also after a resume."
+            )
+            raise OptionError(msg)
+        if consumed is None:
+            self._warn_if_drawn_ahead()
         steps = drawn if consumed is None else consumed
         return {
             "epoch": self.epoch,
@@ -179,6 +217,20 @@ class ResumableSampler(Sampler[int]):
             "order": self._order.id,
             "length": self._order.length,
         }
+
+    def _warn_if_drawn_ahead(self) -> None:
+        if self._drawn_by is None:
+            return
+        drawn = self._pass.drawn
+        if self._drawn_by() is None and drawn == self._plan().num_samples(self._pass.start):
+            return  # all were drawn, and the loader's pass is over
+        msg = (
+            f"the state counts all {drawn} samples that were drawn in this pass, but torch's "
+            "DataLoader draws ahead for its workers: a resume would leave out those that were "
+            "not delivered yet. Say how many batches of this pass you got by "
+            "state_dict(batches=..., batch_size=...), or use ResumableDataLoader, which counts."
+        )
+        warnings.warn(msg, DrawnAheadWarning, stacklevel=3)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass continue where `state` was taken."""
@@ -328,6 +380,22 @@ def _checked_length(length: int) -> int:
         msg = f"a sampler's length must be an int of at least 0, found {length!r}."
         raise OptionError(msg)
     return length
+
+
+_CALLERS = 12  # between a sampler and the loader that draws from it, other samplers included
+
+
+def _torchs_iterator() -> weakref.ref[Any] | None:
+    """The pass of a torch loader with workers that has asked for indices, None for others."""
+    frame = sys._getframe(1)  # noqa: SLF001  who has called __iter__ is told nowhere else
+    for _ in range(_CALLERS):
+        asking = frame.f_locals.get("self")
+        if type(asking).__name__ == "_MultiProcessingDataLoaderIter":
+            return weakref.ref(asking)
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return None
 
 
 def is_own(sampler: object) -> TypeGuard[ResumableSampler]:
