@@ -112,6 +112,19 @@ def test_data_that_changes_from_pass_to_pass_has_no_fingerprint_and_resumes():
     resume(TensorDataset(torch.ones(10, 2) * 7), state)
 
 
+def test_data_that_grows_in_the_middle_of_a_pass_resumes():
+    rows = [torch.full((2,), float(number)) for number in range(6)]
+    loader = ResumableDataLoader(rows, 2, seed=1)
+    batches = iter(loader)
+    next(batches)
+    rows.append(torch.ones(2))
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in batches]
+    resumed = ResumableDataLoader(list(rows), 2, seed=1)
+    resumed.load_state_dict(state)
+    assert one_pass(resumed) == rest
+
+
 def test_values_filled_in_after_the_loader_was_made_are_those_of_its_first_pass():
     buffer = torch.zeros(10, 2)
     loader = ResumableDataLoader(TensorDataset(buffer), 2, seed=1)

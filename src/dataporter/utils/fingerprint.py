@@ -54,27 +54,34 @@ class Fingerprint:
 
     It is taken when it is first asked for, and its values are looked at again at each pass.
     Data that has changed since, as a replay buffer does, has no fingerprint from then on: a
-    resume has other values then, and is right.
+    resume has other values then, and is right. That it has grown is noticed at once.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._told: dict[int, str | None] = {}  # what datasets say of themselves, by identity
-        self._taken: list[str | None] = []
-        self._changes = False
+        self._taken: str | None = None
+        self._length: int | None = None  # of the dataset, when it was taken
+        self._is_taken = False
 
     def __call__(self) -> str | None:
         """Give the fingerprint, None if there is none."""
-        if not self._taken:
-            self._taken.append(self._take())
-        return None if self._changes else self._taken[0]
+        if not self._is_taken:
+            self._taken, self._length = self._take(), dataset_length(self._dataset)
+            self._is_taken = True
+        elif self._is_of_contents and dataset_length(self._dataset) != self._length:
+            self._taken = None
+        return self._taken
 
     def look_again(self) -> None:
         """Notice if the data has changed since."""
-        if not self._taken:
-            self()
-        elif self() is not None:
-            self._changes = self._take() != self._taken[0]
+        is_new = not self._is_taken
+        if self() is not None and not is_new and self._take() != self._taken:
+            self._taken = None
+
+    @property
+    def _is_of_contents(self) -> bool:
+        return self._taken is not None and self._ask(self._dataset) is None
 
     def _take(self) -> str | None:
         return _fingerprint(self._dataset, self._ask)
