@@ -43,6 +43,7 @@ def outcome(function, *arguments):
 
 
 def _bits(tensor):
-    # Bit by bit, so that a NaN equals itself and -0.0 differs from 0.0; any dtype.
-    copy = tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
-    return bytes(copy.untyped_storage())
+    # Bit by bit, so that a NaN equals itself and -0.0 differs from 0.0; any dtype, also those
+    # of which torch can make no copy.
+    dense = tensor.detach().resolve_conj().contiguous()
+    return dense.reshape(-1).view(torch.uint8).numpy().tobytes()

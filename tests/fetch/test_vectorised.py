@@ -66,6 +66,31 @@ def test_a_tensor_is_gathered(dtype, shape):
     assert_gathered_as_torch_collates(numbers(dtype, *shape))
 
 
+# One name each: some dtypes have several.
+ALL_DTYPES = sorted({d for d in vars(torch).values() if isinstance(d, torch.dtype)}, key=str)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.parametrize("dtype", [d for d in ALL_DTYPES if "q" not in str(d)], ids=str)
+def test_a_tensor_of_any_dtype_is_gathered_whatever_of_it_torch_can_index(dtype):
+    raw = torch.arange(7 * 2 * dtype.itemsize, dtype=torch.uint8)
+    if dtype is torch.bool:
+        raw %= 2
+    dataset = raw.view(dtype).view(7, 2)
+    assert_gathered_as_torch_collates(dataset)
+    assert_gathered_as_torch_collates(TensorDataset(dataset, dataset[:, 0]))
+    placed = []
+
+    def empty(shape, dtype):
+        placed.append(torch.zeros(shape, dtype=torch.uint8).repeat_interleave(dtype.itemsize, -1))
+        placed[-1] = placed[-1].view(dtype)
+        return placed[-1]
+
+    gathered = gather_for(dataset)(np.array([4, 0]), empty)
+    assert gathered.data_ptr() == placed[0].data_ptr()
+    assert_same(gathered, torch.stack([dataset[4], dataset[0]]))
+
+
 @pytest.mark.parametrize("shape", [(7,), (7, 2), (7, 2, 3), (7, 0)], ids=str)
 @pytest.mark.parametrize("dtype", ARRAY_DTYPES)
 def test_an_array_is_gathered(dtype, shape):
@@ -127,11 +152,12 @@ def test_a_file_that_is_mapped_for_reading_gives_batches_to_write_to(tmp_path):
         np.array(["a", "b"]),
         torch.nn.Parameter(torch.ones(4)),
         torch.eye(3).to_sparse(),
+        torch.ones(4).to(torch.float8_e5m2).requires_grad_(),
         np.ma.masked_array(np.arange(3), mask=[0, 1, 0]),
         [1, 2, 3],
         range(5),
     ],
-    ids=["strings", "parameter", "sparse", "masked", "list", "range"],
+    ids=["strings", "parameter", "sparse", "short floats with grad", "masked", "list", "range"],
 )
 def test_other_data_is_not_gathered(dataset):
     assert gather_for(dataset) is None
