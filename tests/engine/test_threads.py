@@ -6,6 +6,7 @@ import time
 
 import pytest
 from support import Augmented, Ids, one_pass, pass_with_states, passes, plain
+from watching import run_script
 
 from dataporter import (
     ResumableDataLoader,
@@ -104,3 +105,12 @@ def test_threads_end_with_their_pass():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     random.random()
+
+
+def test_an_iterator_that_is_alive_when_the_interpreter_exits_is_silent():
+    run_script("""
+import torch
+from dataporter import ResumableDataLoader
+batches = iter(ResumableDataLoader(torch.arange(100), 4, num_workers=2, engine="threads"))
+next(batches)
+""")

@@ -9,6 +9,7 @@ by the caller's own thread, to see whether the dataset draws from the global one
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -91,7 +92,8 @@ def _delivered(
             top_up()
             yield task, future.result()
     finally:
-        executor.shutdown(wait=waits, cancel_futures=True)
+        if not sys.is_finalizing():  # the threads have ended by then, and so have modules
+            executor.shutdown(wait=waits, cancel_futures=True)
 
 
 def _watched(fetch: Fetches, task: Task, *, pins: bool) -> Any:
