@@ -18,6 +18,10 @@ settings.register_profile(
 )
 settings.load_profile("dataporter")
 
+# What tests have workers do is defined where it is used, often inside of a function: only a fork
+# takes that along. It is the default up to Python 3.13; tests of other start methods name them.
+multiprocessing.set_start_method("fork", force=True)
+
 _SHORTEST = "/tmp"  # noqa: S108  as is usual
 _SHORT = 40  # letters of a path that leave room for Ray's sockets, which take 60 more
 
