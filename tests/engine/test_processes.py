@@ -19,7 +19,7 @@ from torch.utils.data import (
     TensorDataset,
     get_worker_info,
 )
-from watching import until, worker_pids
+from watching import run_script, until, worker_pids
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, WorkerError, WorkerTimeoutError
@@ -63,6 +63,20 @@ class Logged(Ids):
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_several_epochs_are_those_without_workers(workers, persistent):
     assert passes(make(workers, persistent_workers=persistent), 4) == reference()
+
+
+def test_the_fork_server_imports_what_workers_need_beside_what_the_user_has_it_import():
+    shown = run_script("""
+import multiprocessing, torch
+from dataporter import ResumableDataLoader
+
+multiprocessing.set_forkserver_preload(["tabnanny"])
+list(ResumableDataLoader(
+    torch.arange(8), 2, num_workers=1, multiprocessing_context="forkserver"))
+with multiprocessing.get_context("forkserver").Pool(1) as pool:  # of what the server has
+    print(*sorted(pool.apply(eval, ("{'tabnanny', 'torch'} & set(__import__('sys').modules)",))))
+""")
+    assert shown == "tabnanny torch\n"
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])

@@ -109,6 +109,8 @@ class Crew:
             target=target, args=arguments, name=f"dataporter worker {worker}", daemon=True
         )
         self._board[worker] = 0
+        if method == "forkserver":
+            _preload()
         try:
             with _undisturbed() if method == "fork" else contextlib.nullcontext():
                 process.start()
@@ -246,6 +248,21 @@ def _work_forked(
 def _work_sent(duty: Duty, wiring: Wiring, parent: int | None) -> None:
     # Under a fork server the parent is that server; the pipe's end tells of the other.
     work(duty, wiring, parent if parent == os.getppid() else None)
+
+
+def _preload() -> None:
+    """Have the fork server import what all workers need, unless it runs already.
+
+    Otherwise each of them would import torch anew. What the user has it import stays.
+    """
+    from multiprocessing import forkserver  # noqa: PLC0415  not on every system
+
+    server = getattr(forkserver, "_forkserver", None)  # which has no public name
+    modules = getattr(server, "_preload_modules", None)
+    if modules is None or getattr(server, "_forkserver_pid", None) is not None:
+        return
+    if work.__module__ not in modules:
+        multiprocessing.set_forkserver_preload([*modules, work.__module__])
 
 
 def _watch(process: BaseProcess) -> int:
