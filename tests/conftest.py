@@ -6,6 +6,7 @@ import signal
 import tempfile
 
 import pytest
+import support  # noqa: F401  it says how workers are started
 from hypothesis import HealthCheck, settings
 from watching import limited, until, worker_pids
 
@@ -17,10 +18,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
 )
 settings.load_profile("dataporter")
-
-# What tests have workers do is defined where it is used, often inside of a function: only a fork
-# takes that along. It is the default up to Python 3.13; tests of other start methods name them.
-multiprocessing.set_start_method("fork", force=True)
 
 _SHORTEST = "/tmp"  # noqa: S108  as is usual
 _SHORT = 40  # letters of a path that leave room for Ray's sockets, which take 60 more

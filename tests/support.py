@@ -1,5 +1,6 @@
 """Datasets and small functions that many tests share."""
 
+import multiprocessing
 import random
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,6 +10,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from dataporter import ResumableDataLoader, sample_rng
+
+# What tests have workers do is defined where it is used, often inside of a function: only a fork
+# takes that along. It is the default up to Python 3.13; tests of other start methods name them.
+if multiprocessing.get_start_method(allow_none=True) is None:
+    multiprocessing.set_start_method("fork")
 
 
 class Ids(Dataset):

@@ -15,6 +15,7 @@ ROOT = SOURCE.parents[1]
 # Top to bottom: a room imports only from rooms above it.
 ROOMS = [
     "errors",
+    "libc",
     "arguments",
     "containers",
     "order",
@@ -93,6 +94,7 @@ def test_the_public_surface_is_this():
         "TopologyError",
         "UncheckedStateWarning",
         "UnmatchedKeyWarning",
+        "UnsupportedSystemError",
         "WorkerDiedError",
         "WorkerError",
         "WorkerRestartWarning",

@@ -8,7 +8,6 @@ these have started in their turn is up to `take_offspring_along`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -19,10 +18,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from dataporter.errors import UnsupportedSystemError
+from dataporter.libc import libc
+
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _MOMENT = 3.0  # seconds
-_PARENT_WENT = signal.SIGUSR1
 _PARENT = "DATAPORTER_PARENT"  # a variable with its process id
+
+
+def check_fork(what: str) -> None:
+    """Raise where processes cannot fork, as on Windows."""
+    if not hasattr(os, "fork"):
+        msg = (
+            f"{what} needs processes that fork, and this system ({sys.platform}) has none. Run it "
+            "on Linux."
+        )
+        raise UnsupportedSystemError(msg)
 
 
 @contextlib.contextmanager
@@ -33,6 +44,7 @@ def started(
 
     Child *i* writes its errors to `i.err` in the folder, where its temporary files go too.
     """
+    check_fork("This command")
     children: list[subprocess.Popen[bytes]] = []
     try:
         for number, command in enumerate(commands):
@@ -97,7 +109,7 @@ def die_with_command() -> None:
 def die_with(parent: int) -> None:
     """Have the system kill this process when its parent is gone."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:  # it went while this one was starting
             os._exit(1)
 
@@ -129,11 +141,12 @@ def take_offspring_along() -> Iterator[None]:
 
 def _guard(parent: int) -> NoReturn:
     """Wait until the parent is gone, and end all of its group, this process included."""
+    parent_went = signal.SIGUSR1
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {_PARENT_WENT})
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, _PARENT_WENT)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {parent_went})
+        libc.prctl(_DIE_WITH_PARENT, parent_went)
         if os.getppid() == parent:
-            signal.sigwait({_PARENT_WENT})
+            signal.sigwait({parent_went})
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
         os.killpg(0, signal.SIGCONT)

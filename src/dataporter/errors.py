@@ -10,6 +10,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── FactoryError          (ValueError)    a loader that is to be verified cannot be made
     ├── NotExactError         (AssertionError) a loader that was verified does not resume exactly
     ├── TopologyError         (RuntimeError)  rank and world size are needed and not known
+    ├── UnsupportedSystemError (RuntimeError) the operating system lacks what this needs
     ├── StateError            (ValueError)
     │   ├── StateFormatError                  this is not a state, or a damaged one
     │   ├── StateVersionError                 the state comes from a newer dataporter
@@ -76,6 +77,10 @@ class NotExactError(DataPorterError, AssertionError):
 
 class TopologyError(DataPorterError, RuntimeError):
     """Rank and world size are needed, and nothing says what they are."""
+
+
+class UnsupportedSystemError(DataPorterError, RuntimeError):
+    """The operating system lacks something that this cannot do without."""
 
 
 class StateError(DataPorterError, ValueError):

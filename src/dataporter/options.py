@@ -6,6 +6,7 @@ Everything is checked before anything is built, so a loader exists whole or not 
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from multiprocessing.context import BaseContext
 from typing import Any, get_args
 
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from dataporter.arguments import check_int
+from dataporter.engine import can_start_workers
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.order import Tail
 from dataporter.samplers import ResumableSampler
@@ -95,6 +97,7 @@ def check_options(
         multiprocessing_context,
         prefetch_factor,
         persistent=persistent_workers,
+        in_threads=engine == "threads",
     )
     if batch_sampler is not None:
         _check_batch_sampler_alone(batch_size, shuffle, sampler, drop_last)
@@ -267,9 +270,16 @@ def _check_workers(
     prefetch_factor: int | None,
     *,
     persistent: bool,
+    in_threads: bool,
 ) -> None:
     if num_workers != "auto":
         check_int("num_workers", num_workers, least=0)
+    if num_workers != 0 and not in_threads and not can_start_workers():
+        msg = (
+            f"num_workers={num_workers!r} needs worker processes, which this system "
+            f"({sys.platform}) cannot run. Use engine='threads', or num_workers=0."
+        )
+        raise OptionError(msg)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         msg = f"timeout must be a number of seconds, found {timeout!r}."
         raise OptionTypeError(msg)

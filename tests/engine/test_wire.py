@@ -116,7 +116,7 @@ def bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 EXPERIMENTAL = pytest.mark.filterwarnings(
-    "ignore:ComplexHalf support is experimental", "ignore:torch.quantize_per_tensor"
+    "ignore:.*Complex.* support is experimental", "ignore:torch.quantize_per_tensor"
 )
 
 

@@ -117,7 +117,7 @@ STAY: dict[Any, tuple[Any, str]] = {
     an_open_file: (TypeError, "TextIOWrapper"),
     Refuses: (NotImplementedError, "I stay where I am"),
     ArrivesBroken: (ValueError, "no number"),
-    endlessly_nested: (RecursionError, "recursion"),
+    endlessly_nested: (RecursionError, "recursion|Stack overflow"),
 }
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+# Windows has only the first.
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class EndedError(BaseException):

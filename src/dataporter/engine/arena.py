@@ -3,10 +3,15 @@
 One file without a name (`memfd`), so that nothing is left in a file system by a kill, and
 one descriptor, however many batches are held. Each slot is a range of that file, far larger
 than any batch; only pages that were written exist. A slot is mapped as far as it is used.
+
+Where the system has no `memfd`, as on macOS, a temporary file stands in that has lost its name.
+File systems limit how large a file may be, so it grows as its slots are used, and these are
+closer together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -19,10 +24,15 @@ import torch
 from numpy.typing import NDArray
 
 from dataporter.engine.locks import PageLock, take_lock
+from dataporter.errors import UnsupportedSystemError
+from dataporter.libc import libc
 
 # The file's address space is cut into slots of 64 GiB; it has room for 2**20 of them.
 _STRIDE = 2**36
 _MAX_SLOTS = 2**20
+_MEMFD_SIZE = _STRIDE * _MAX_SLOTS  # no other file is that large
+# That of a temporary file into slots of 1 GiB: ext4 has room for 2**14 of them.
+_FILE_STRIDE = 2**30
 _FIRST_MAPPING = 2**18  # bytes; doubled as a slot's batches turn out larger
 
 # Tensors in a slot begin at multiples of this: enough for every dtype and for vector loads.
@@ -31,13 +41,57 @@ _ALIGNMENT = 64
 
 def create_arena() -> int:
     """Make an arena and return its descriptor."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("dataporter", os.MFD_CLOEXEC)
-    else:
-        descriptor, path = tempfile.mkstemp(prefix="dataporter")
-        os.unlink(path)  # noqa: PTH108  a descriptor is all that is kept
-    os.truncate(descriptor, _STRIDE * _MAX_SLOTS)
+    descriptor = _memfd()
+    if descriptor is not None:
+        os.truncate(descriptor, _MEMFD_SIZE)
+        return descriptor
+    descriptor, path = tempfile.mkstemp(prefix="dataporter")
+    os.unlink(path)  # noqa: PTH108  a descriptor is all that is kept
     return descriptor
+
+
+def _memfd() -> int | None:
+    """An anonymous file in memory, None where the system has no such thing."""
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):  # not in this kernel, or not allowed
+            return os.memfd_create("dataporter", os.MFD_CLOEXEC)
+    elif hasattr(libc, "memfd_create"):  # this Python was built where there was none
+        descriptor: int = libc.memfd_create(b"dataporter", _MFD_CLOEXEC)
+        if descriptor >= 0:
+            return descriptor
+    return None
+
+
+_MFD_CLOEXEC = 1
+
+
+def _reserved(descriptor: int, number: int, length: int) -> int:
+    """Make room for the first bytes of a slot; where it begins in the arena."""
+    if os.fstat(descriptor).st_size == _MEMFD_SIZE:
+        return number * _STRIDE
+    offset = number * _FILE_STRIDE
+    if length > _FILE_STRIDE:
+        msg = (
+            f"a batch is larger than {_FILE_STRIDE:,} bytes, and no more fit between two processes "
+            "where the system has no memfd_create. Use smaller batches, engine='threads' or "
+            "num_workers=0."
+        )
+        raise UnsupportedSystemError(msg)
+    if hasattr(os, "posix_fallocate"):
+        # With a full disk, writing to the mapping would kill the process; this is an error.
+        try:
+            os.posix_fallocate(descriptor, offset, length)
+        except OSError as error:
+            msg = (
+                f"{error.strerror}: {tempfile.gettempdir()} has no room for "
+                f"{length:,} bytes, and batches travel in a temporary file where the system has no "
+                "memfd_create. Set TMPDIR to a folder with more room"
+            )
+            raise OSError(error.errno, msg) from error
+    elif os.fstat(descriptor).st_size < offset + length:
+        # Not by `truncate`: another process may have made the file longer meanwhile.
+        os.pwrite(descriptor, b"\0", offset + length - 1)
+    return offset
 
 
 class Slot:
@@ -57,7 +111,8 @@ class Slot:
         """Map at least `size` bytes; arrays over an earlier mapping stay valid."""
         if size > len(self.bytes):
             length = max(_FIRST_MAPPING, 1 << (size - 1).bit_length())
-            self._map = _mapped(self._descriptor, length, self.number * _STRIDE)
+            offset = _reserved(self._descriptor, self.number, length)
+            self._map = _mapped(self._descriptor, length, offset)
             self.address = ctypes.addressof(self._map)
             self.bytes = np.frombuffer(self._map, np.uint8)
             self.lock = None  # that of the earlier mapping ends with it
@@ -98,28 +153,28 @@ class Slot:
         """Give the slot's memory back to the system. No device may be reading from it."""
         self._unlock()  # a device would go on with the pages that are given back
         if len(self.bytes) and hasattr(mmap, "MADV_REMOVE"):
-            _libc.madvise(self.address, len(self.bytes), mmap.MADV_REMOVE)
+            libc.madvise(self.address, len(self.bytes), mmap.MADV_REMOVE)
 
 
 # Python's own `mmap` keeps a copy of the descriptor for each mapping: a few hundred batches
 # held would use up what a process may have.
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+if libc is not None:
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
 def _mapped(descriptor: int, length: int, offset: int) -> Any:
     """Map part of a file; it is unmapped when the result and all arrays over it have died."""
     access = mmap.PROT_READ | mmap.PROT_WRITE
-    address = _libc.mmap(None, length, access, mmap.MAP_SHARED, descriptor, offset)
+    address = libc.mmap(None, length, access, mmap.MAP_SHARED, descriptor, offset)
     if address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     mapping = (ctypes.c_uint8 * length).from_address(address)
-    weakref.finalize(mapping, _libc.munmap, address, length).atexit = False
+    weakref.finalize(mapping, libc.munmap, address, length).atexit = False
     return mapping
 
 

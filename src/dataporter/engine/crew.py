@@ -21,6 +21,7 @@ import numpy as np
 from dataporter.engine.arena import Slot
 from dataporter.engine.worker import IGNORED, Duty, Fetches, Wiring, work
 from dataporter.errors import OptionError, WorkerDiedError, WorkerRestartWarning
+from dataporter.libc import libc
 from dataporter.tasks import Task
 
 BOARD = 0  # the slot in which every worker notes the number of the issue it has in hand
@@ -43,6 +44,11 @@ class WorkerOptions:
     copies_ahead: bool = False  # whether batches go on to a device, and no further as they are
     in_order: bool = True
     has_places: bool = False  # whether a task is for one worker, not for any
+
+
+def can_start_workers() -> bool:
+    """Whether this system has what workers and their parent meet by. Windows has not."""
+    return libc is not None and hasattr(select, "poll")
 
 
 class Crew:

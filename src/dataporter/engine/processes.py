@@ -24,6 +24,7 @@ import contextlib
 import os
 import pickle
 import select
+import tempfile
 import time
 import warnings
 import weakref
@@ -83,21 +84,18 @@ class _Ticket:
 
 
 class _Pipe:
-    """A pipe of issues. What no worker has taken can be taken back, where that is possible."""
+    """A pipe of issues. What no worker has taken can be taken back."""
 
     def __init__(self) -> None:
-        self.read, self.write = os.pipe()
-        self.taking_back = _reopened(self.read)
+        # A second read end, which never blocks: that is a property of an end, not of a read.
+        self.read, self.write, self.taking_back = _piped()
 
     @property
     def descriptors(self) -> list[int]:
-        ends = [self.read, self.write]
-        return ends if self.taking_back is None else [*ends, self.taking_back]
+        return [self.read, self.write, self.taking_back]
 
     def taken_back(self) -> Iterator[int]:
         """Read issues that no worker has taken; their numbers."""
-        if self.taking_back is None:
-            return
         with contextlib.suppress(BlockingIOError):
             while message := os.read(self.taking_back, ISSUE.size):
                 yield ISSUE.unpack(message)[0]
@@ -469,12 +467,21 @@ def _unpacked(packed: bytes, *, in_init: bool) -> Exception:
     return error
 
 
-def _reopened(pipe: int) -> int | None:
-    """A descriptor that reads from the same pipe without ever blocking."""
-    path = f"/proc/self/fd/{pipe}"
-    if not os.path.exists(path):  # noqa: PTH110  elsewhere issues cannot be taken back
-        return None
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def _piped() -> tuple[int, int, int]:
+    """Open a pipe: its read end, its write end, and one that reads without ever blocking."""
+    read, write = os.pipe()
+    with contextlib.suppress(FileNotFoundError):  # no /proc
+        return read, write, os.open(f"/proc/self/fd/{read}", os.O_RDONLY | os.O_NONBLOCK)
+    os.close(read)
+    os.close(write)
+    # A pipe that has a name can be opened twice; so it has one for a moment.
+    with tempfile.TemporaryDirectory(prefix="dataporter") as folder:
+        name = f"{folder}/issues"
+        os.mkfifo(name)
+        # In this order: an end that blocks waits for one of the other kind.
+        unblocked = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+        write = os.open(name, os.O_WRONLY)
+        return os.open(name, os.O_RDONLY), write, unblocked
 
 
 # The descriptors of every engine of this process, by that of its arena.

@@ -6,7 +6,6 @@ parent takes back and a task that the parent issues again.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import signal
@@ -37,6 +36,7 @@ from dataporter.engine.wire import (
 from dataporter.fetch import EMPTY, Skipped
 from dataporter.fetch.collate import Empty
 from dataporter.generators import seed_all
+from dataporter.libc import libc
 from dataporter.randomness import Stream
 from dataporter.timing import WRITE, Timing
 from dataporter.worker_info import announce_worker
@@ -49,8 +49,9 @@ _MALLOC = {
 }
 
 # The parent decides when a run ends; a terminal's Ctrl-C goes to all of the group, and so do
-# the signals by which schedulers announce that time is up.
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# the signals by which schedulers announce that time is up. Windows has only two of them.
+_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+IGNORED = tuple(getattr(signal, name) for name in _IGNORED if hasattr(signal, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +203,7 @@ def _keep_freed_memory() -> None:
     zeroed: a third of a worker's time where samples are images. Who has set malloc up
     themselves is left alone.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(libc, "mallopt", None)
     if mallopt is None or any(name.startswith(("MALLOC_", "GLIBC_T")) for name in os.environ):
         return
     for option, value in _MALLOC.items():

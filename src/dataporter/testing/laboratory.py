@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
+from dataporter.child_processes import check_fork
 from dataporter.errors import FactoryError, OptionError, add_note
 from dataporter.testing.playing import Hosting, Play, Played, Problem, host, play
 from dataporter.testing.processes import (
@@ -57,6 +58,7 @@ class Laboratory:
         shows_output: bool = False,
         interpreters: int = 2,
     ) -> None:
+        check_fork("Running a loader in processes of its own")
         if isinstance(factory, str):
             _check_name(factory)
         self._factory = factory

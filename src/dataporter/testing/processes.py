@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import math
 import os
 import pickle
 import random
@@ -203,7 +204,7 @@ def _live(
         os.setsid()
         die_with(parent)
         # What OpenBLAS had has ended at the fork, so that others are likely to be OpenMP's.
-        if len(os.listdir(f"/proc/{getppid()}/task")) > threads:  # noqa: PTH208  only their number
+        if _threads_of(getppid()) > threads:
             torch.set_num_threads(1)
         send(channel, getpid())
         (receive(channel) if task is None else task)(channel, context)
@@ -213,6 +214,14 @@ def _live(
         traceback.print_exc()
     finally:
         os._exit(0)
+
+
+def _threads_of(pid: int) -> float:
+    """How many threads a process has; any number where the system does not list them."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208  only their number
+    except FileNotFoundError:
+        return math.inf
 
 
 class Nurseries:

@@ -16,11 +16,11 @@ which ends with its process, tells a writer at work from one that was killed.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -36,7 +36,13 @@ from dataporter.errors import (
     CheckpointWriteError,
     OptionError,
     StateVersionError,
+    UnsupportedSystemError,
 )
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _VERSION = 1
 _MAGIC = b"dataport"
@@ -85,6 +91,12 @@ def write(folder: Path, label: Label, save: Callable[[Any], None]) -> Path:
 
     Whatever fails or is killed, no other checkpoint is touched.
     """
+    if fcntl is None:
+        msg = (
+            f"a checkpoint is locked while it is written, and this system ({sys.platform}) has no "
+            "fcntl to do that with. Save loader.state_dict() and the rest by torch.save."
+        )
+        raise UnsupportedSystemError(msg)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _reserved(folder) as (number, temporary, descriptor):
@@ -137,6 +149,8 @@ def _reserved(folder: Path) -> Iterator[tuple[int, Path, int]]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of writers that were killed, and of no others, if it can."""
+    if fcntl is None:
+        return
     with suppress(OSError):  # saving says what is wrong, loading may well work
         for _, path in _numbered(folder, _TEMPORARY):
             with suppress(OSError):  # it is locked, or locks do not work here, or it is gone

@@ -20,6 +20,8 @@ from dataporter.integrations.lightning.loops import has_come_to_its_end
 from dataporter.integrations.lightning.resume import OnMismatch, ResumeCallback
 
 _FILE = "pause.ckpt"
+# Windows has only the first.
+_ASKING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
 class PauseCallback(ResumeCallback):
@@ -45,7 +47,7 @@ class PauseCallback(ResumeCallback):
         checkpoint_dir: str | Path = "checkpoints",
         enable_pause: bool = True,
         *,
-        signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1),
+        signals: Iterable[signal.Signals] = _ASKING,
         on_mismatch: OnMismatch = "raise",
     ) -> None:
         super().__init__(on_mismatch=on_mismatch)
@@ -108,7 +110,7 @@ def _checked(number: Any) -> signal.Signals:
     except ValueError as error:
         msg = f"signals must be signals such as signal.SIGUSR1, found {number!r}."
         raise OptionError(msg) from error
-    if found in (signal.SIGKILL, signal.SIGSTOP):
+    if found.name in ("SIGKILL", "SIGSTOP"):
         msg = f"{found.name} cannot be caught. Use signal.SIGTERM or signal.SIGUSR1."
         raise OptionError(msg)
     return found
