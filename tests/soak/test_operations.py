@@ -227,6 +227,8 @@ class Session:
         self.loader.load_state_dict(self.loader.state_dict())
         if self.chance.random() < 0.5:
             self.batches = iter(self.loader)
+        else:
+            self.read(1)
 
     def do_go_back(self) -> None:
         """Load an earlier state of this epoch, or keep one for later."""

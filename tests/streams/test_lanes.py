@@ -597,3 +597,22 @@ def test_an_iterable_longer_than_it_says_is_warned_of_as_in_torch(num_workers):
     assert len(resumed) == 3
     with pytest.warns(LengthWarning, match="but 6 samples"):
         one_pass(resumed)
+
+
+@pytest.mark.parametrize("turns", [[0, 1, 0, 1, 0, 1], [0, 0, 1, 1, 1, 0], [1, 1, 0]], ids=str)
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_passes_side_by_side_do_not_depend_on_who_reads(kind, lanes, turns):
+    def read(num_workers: int) -> list[list]:
+        loader = ResumableDataLoader(
+            kind([7, 4, 5]), 2, seed=1, lanes=lanes, num_workers=num_workers
+        )
+        both = [iter(loader), iter(loader)]
+        got: list[list] = [[], []]
+        for turn in turns:
+            got[turn] += [plain(batch) for batch in [next(both[turn], None)] if batch is not None]
+        for turn in (0, 1):
+            got[turn] += [plain(batch) for batch in both[turn]]
+        return got
+
+    assert read(0) == read(2)

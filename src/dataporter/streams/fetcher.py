@@ -189,6 +189,7 @@ class LaneFetcher:
         if number not in self._homes:
             enter(stream.lane_key(number, -1))
             self._homes[number] = self._opened(number)
+        self._lanes.pop(number, None)  # that of a pass before is read no more
         lane = Lane(self._homes[number], iterable=self._iterable, batch_size=self._size)
         seed_pass(self._homes[number].dataset, stream)
         enter(stream.lane_key(number, -1))

@@ -3,6 +3,9 @@
 It is restored in this order: the dataset's state, a new iterator, the iterator's state.
 An iterator that is the dataset itself has one state, the iterator's.
 
+Passes that one process reads side by side share the dataset: each puts it back to where it
+has left it, as far as it has a state.
+
 States are taken only after something was read: until then, what was loaded may not show.
 """
 
@@ -11,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from dataporter.errors import LaneError, add_note
@@ -40,6 +45,7 @@ class Home:
     info: WorkerInfo | None = None  # what its dataset is told of itself as a worker
     is_new: bool = True
     first: bytes | None = None  # the dataset's state before anything was read
+    reader: weakref.ref[Lane] | None = None  # which pass read it last
 
 
 class Lane:
@@ -54,13 +60,17 @@ class Lane:
         self._size = batch_size
         self._iterator: Iterator[Any] | None = None
         self.ended = False
+        self._has_read = False
+        self._return: Callable[[], None] | None = None  # to where another pass has taken it from
         self._sent: list[bytes | None] = [None, None]
 
     def begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
         """Go to where `start` says; `seeding` sets the random numbers of a batch by number."""
         with announced(self._info):
             try:
+                self._take_over()
                 self._begin(start, epoch, seeding)
+                self._begin_again = partial(self._begin, start, epoch, seeding)
             except Exception as error:
                 self._sign(error)
                 raise
@@ -77,6 +87,32 @@ class Lane:
             self._resume(start.state, first, seeding)
         elif self._iterable:
             self._iterator = iter(self._dataset)
+
+    def _take_over(self) -> None:
+        """Go back to where this pass was, if another one has read the dataset since."""
+        reader = None if self._home.reader is None else self._home.reader()
+        if reader is self:
+            return
+        if reader is not None and not reader.ended:
+            reader._leave()  # noqa: SLF001  our own
+        self._home.reader = weakref.ref(self)
+        if self._return is not None:
+            self._return()
+
+    def _leave(self) -> None:
+        """Keep what it takes to go on here."""
+        if not self._has_read and _stays_loaded(self._dataset):
+            self._return = self._begin_again
+            return
+        own = self._iterator is not self._dataset
+        at = LaneState(
+            batches=1,  # whichever: what follows was not read
+            at=1,
+            dataset=self._packed(self._dataset) if own else None,
+            iterator=self._packed(self._iterator),
+        )
+        if at.dataset is not None or at.iterator is not None:
+            self._return = partial(self._resume, at, None, lambda _: None)
 
     def _state_before(self) -> bytes | None:
         """The dataset's state, so that the first pass over it can begin again."""
@@ -131,6 +167,8 @@ class Lane:
         """Take the next batch's samples; fewer than its size at the end."""
         with announced(self._info):
             try:
+                self._take_over()
+                self._has_read = True
                 return self._taken()
             except Exception as error:
                 self._sign(error)
@@ -148,6 +186,7 @@ class Lane:
         """Give the dataset to `fetch`, for datasets that are read by index."""
         with announced(self._info):
             try:
+                self._take_over()
                 return fetch(self._dataset)
             except Exception as error:
                 self._sign(error)
