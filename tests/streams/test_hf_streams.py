@@ -1,12 +1,15 @@
 """Hugging Face's IterableDataset in lanes: its epochs, its states, and what these leave out."""
 
 import itertools
+import os
+import signal
 
 import pytest
 from support import flat, one_pass, pass_with_states, passes, plain
+from watching import worker_pids
 
 from dataporter import ResumableDataLoader
-from dataporter.errors import FastForwardWarning
+from dataporter.errors import FastForwardWarning, WorkerRestartWarning
 
 datasets = pytest.importorskip("datasets")
 
@@ -150,3 +153,16 @@ def test_epochs_are_told_by_the_loader_or_taken_from_the_stream(num_workers, per
 def test_more_workers_than_shards():
     loader = make(5)
     assert sorted(ids(one_pass(loader))) == list(range(LENGTH))
+
+
+def test_a_replaced_worker_leaves_the_epoch_of_other_passes_alone():
+    stream = rows()
+    loader = ResumableDataLoader(stream, 2, num_workers=1, seed=1)
+    loader.set_epoch(1)
+    batches = iter(loader)
+    next(batches)
+    stream.set_epoch(9)  # as a pass beside this one does
+    os.kill(worker_pids()[0], signal.SIGKILL)
+    with pytest.warns(WorkerRestartWarning):
+        list(batches)
+    assert stream.epoch == 9

@@ -22,7 +22,7 @@ from dataporter.fetch.collate import Empty
 from dataporter.order import Topology
 from dataporter.randomness import Stream, each_seeded, in_lane
 from dataporter.streams.datapipes import seed_pass, take_share, unwrapped
-from dataporter.streams.lane import Home, Lane, Start, is_stateful
+from dataporter.streams.lane import Home, Lane, Start, is_stateful, keep_epoch_to_itself
 from dataporter.timing import FETCH, STATE, Timing
 from dataporter.utils.lane_states import Lanes
 from dataporter.worker_info import WorkerInfo, announced
@@ -208,6 +208,8 @@ class LaneFetcher:
                     f"{error}. Use num_workers={self._count}, one for each lane."
                 )
                 raise LaneError(msg) from error
+        if not self._inline:
+            keep_epoch_to_itself(dataset)
         world_size, rank = self._ranks.world_size, self._ranks.rank
         take_share(dataset, self._count * world_size, number * world_size + rank)
         home = Home(name, dataset, is_new=self._is_new, first=self._first)

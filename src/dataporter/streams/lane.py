@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+
 from dataporter.errors import LaneError, add_note
 from dataporter.users_sampler import has_state
 from dataporter.utils.lane_states import LaneState, pack
@@ -244,6 +246,17 @@ def _stays_loaded(dataset: Any) -> bool:
     is not that of the lane, and loading it draws other rows.
     """
     return hasattr(dataset, "_starting_state_dict")
+
+
+def keep_epoch_to_itself(dataset: Any) -> None:
+    """Give a Hugging Face stream an epoch that no other process changes.
+
+    Its number lies in memory that its copies in other processes share, and a pass beside
+    this one may be of another epoch.
+    """
+    shared = getattr(dataset, "_epoch", None)
+    if isinstance(shared, torch.Tensor):
+        dataset._epoch = shared.clone()  # noqa: SLF001  see above
 
 
 def _set_epoch(dataset: Any, epoch: int) -> None:
