@@ -219,7 +219,7 @@ def test_files_that_a_dataset_lists_are_known_by_name_and_size(kind, tmp_path):
 @pytest.mark.parametrize(
     "dataset",
     [Ids(5), ["a", "b"], [1, 2], range(5), {"a": torch.ones(2)}, [object()] * 3],
-    ids=repr,
+    ids=lambda dataset: type(dataset).__name__,
 )
 def test_what_does_not_lie_open_has_none(dataset):
     assert dataset_fingerprint(dataset) is None
