@@ -201,6 +201,7 @@ class Explanation:
         lanes = progress.lanes
         return {
             "kind": "dataporter",
+            **asdict(identity),
             "epoch": progress.epoch,
             "finished": progress.finished,
             "position": progress.samples_processed,
@@ -209,7 +210,6 @@ class Explanation:
             "remaining": self.remaining,
             "batches": progress.batches_processed,
             "next_indices": self.next_indices,
-            **asdict(identity),
             "lanes": None if lanes is None else _lanes_as_dict(lanes),
             "words": dict(self.rows()),
         }

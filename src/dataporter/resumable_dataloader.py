@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -431,11 +432,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             topology=self._topology,
             tail=tail or ("drop" if self.drop_last else own.tail),
         )
-        return PlannedTasks(own, plan, self._length if self._follows_length else None)
-
-    def _length(self) -> int:
-        """How many samples the dataset has by now; a replay buffer grows."""
-        return len(self.dataset)  # type: ignore[arg-type]  # seen to have a length
+        # Of the dataset alone: a loader that its own parts refer to would outlive its last use.
+        length: Any = partial(len, self.dataset)  # type: ignore[arg-type]  # seen to have one
+        return PlannedTasks(own, plan, length if self._follows_length else None)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
         self._meet_group()
@@ -662,7 +661,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         """Positions of an epoch of our own order: as saved, or as the dataset has samples now."""
         if not self._follows_length:
             return self._own.order.length if self._own is not None else 0
-        return self._length() if saved is None else saved
+        return _length_of(self.dataset) if saved is None else saved
 
     def _continue_at(self, progress: Progress, seed: int, length: int | None = None) -> None:
         """Make the next pass begin at a progress that fits this loader."""
@@ -713,7 +712,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def _identity(self) -> Identity:
         num_samples = length = self._num_samples
         if self._follows_length and self._own is not None:
-            num_samples, length = self._length(), self._own.order.length
+            num_samples, length = _length_of(self.dataset), self._own.order.length
         return Identity(
             seed=self.seed,
             shuffle=self._own is not None and self._own.shuffle,

@@ -115,7 +115,9 @@ IN_FRAMEWORKS = {
 def test_the_state_is_found_in_a_real_checkpoint(made, state, name):
     (found,) = find_states(made / name).states
     assert found.places == (IN_FRAMEWORKS[name],)
-    assert found.state == state
+    fingerprint = found.state["fingerprint"]  # of tensors, where `state` is of a dataset without
+    assert fingerprint.startswith("contents-")
+    assert found.state == state | {"fingerprint": fingerprint}
     result = run(made / name)
     assert result.exit_code == 0
     assert "12 of 40 samples (30.0 %), after 3 batches" in result.stdout
