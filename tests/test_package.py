@@ -98,6 +98,7 @@ def test_the_public_surface_is_this():
         "WorkerDiedError",
         "WorkerError",
         "WorkerRestartWarning",
+        "WorkerStartError",
         "WorkerTimeoutError",
         "__version__",
         "create_resumable_dataloader",

@@ -44,6 +44,7 @@ from dataporter.errors import (
     WorkerDiedError,
     WorkerError,
     WorkerRestartWarning,
+    WorkerStartError,
     WorkerTimeoutError,
 )
 from dataporter.randomness import sample_rng
@@ -92,6 +93,7 @@ __all__ = [
     "WorkerDiedError",
     "WorkerError",
     "WorkerRestartWarning",
+    "WorkerStartError",
     "WorkerTimeoutError",
     "__version__",
     "create_resumable_dataloader",

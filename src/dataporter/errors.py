@@ -22,7 +22,8 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
     ├── SharedGeneratorError  (RuntimeError)  a dataset draws from global generators in threads
     ├── WorkerError           (RuntimeError)  an error in a worker that cannot be rebuilt here
-    │   ├── WorkerDiedError                   more workers died than are replaced
+    │   ├── WorkerStartError                  a worker cannot start, and has said why
+    │   ├── WorkerDiedError                   workers die again and again, without progress
     │   └── WorkerTimeoutError                a batch took longer than `timeout`
     └── CheckpointError       (RuntimeError)  a checkpoint cannot be saved or loaded
         ├── CheckpointDamagedError            a file is not as it was written
@@ -129,12 +130,16 @@ class WorkerError(DataPorterError, RuntimeError):
     """An error in a worker process, told in words where it cannot be rebuilt here."""
 
 
+class WorkerStartError(WorkerError):
+    """A worker process cannot start, for a reason that others would meet as well."""
+
+
 class WorkerDiedError(WorkerError):
-    """More worker processes died in one pass than are replaced."""
+    """Worker processes died of the same batch, or with none delivered in between, too often."""
 
 
 class WorkerTimeoutError(WorkerError):
-    """A batch was not there in time."""
+    """A batch was not there in time. The next call of `next` waits on for it."""
 
 
 class CheckpointError(DataPorterError, RuntimeError):

@@ -10,12 +10,13 @@ Python runs no handler. Whatever else is interrupted is done again from the last
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from dataporter.cursor import Cursor
 from dataporter.errors import StaleIteratorError
-from dataporter.fetch import EMPTY, Failed
+from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.tasks import Task
 from dataporter.utils.state_dict import Progress
 
@@ -76,6 +77,13 @@ class Pass(Iterator[Any]):
                     self._finish()
                     raise
             task, batch = self._coming[0]
+            if type(batch) is Late:
+                # Nothing has changed: the next call waits on for the same batch.
+                self._coming = self._coming[1:]
+                try:
+                    raise batch.error
+                finally:
+                    del batch  # it would be held by this frame, which its error holds
             if type(batch) is Failed:
                 # The state stays before it. Who catches this and goes on, goes on after it.
                 error = _raisable(batch.error)
@@ -133,14 +141,8 @@ class Pass(Iterator[Any]):
         """Wait until workers have begun, and raise here what went wrong with that."""
         if self._results is None or self._broken or self._coming:
             return
-        try:
+        with contextlib.suppress(StopIteration):
             self._look()
-        except StopIteration:
-            return
-        failed = self._coming[0][1]
-        if type(failed) is Failed and failed.in_init:
-            self._broken = True
-            raise failed.error
 
     def _follow_load(self) -> None:
         if not self._cursor.has_loaded_start:

@@ -144,7 +144,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
       datasets that release the GIL and draw from `sample_rng()` only.
     - `on_error`: "raise" an error of the dataset, or "skip" the sample: it is left out of its
       batch, listed in `skipped` and logged; positions count as if it were there.
-    - `max_restarts`: how many workers that died are replaced in one pass.
+    - `max_restarts`: how many workers are replaced that die of the same batch, or one after
+      another with no batch delivered in between.
     - `device`: where batches are delivered, in any container: a name or a torch.device. 'cuda' is
       the process's current device (a rank that has set none uses that of LOCAL_RANK). Batches
       are copied there ahead, in a stream of their own, from page-locked memory; yours waits

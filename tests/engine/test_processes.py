@@ -356,6 +356,21 @@ def test_an_error_in_worker_init_fn_reaches_the_caller():
     assert "worker_init_fn failed" in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_after_an_error_in_worker_init_fn_the_next_call_tries_again_and_nothing_is_left_out(
+    persistent, tmp_path
+):
+    def init(_worker):
+        if not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise ZeroDivisionError("at the start")
+
+    iterator = iter(make(1, worker_init_fn=init, persistent_workers=persistent))
+    with pytest.raises(ZeroDivisionError, match="at the start"):
+        next(iterator)
+    assert [plain(batch) for batch in iterator] == reference()[0]
+
+
 # Run-ahead
 
 

@@ -22,7 +22,12 @@ from support import Ids, one_pass, plain
 from watching import run_script, worker_pids
 
 from dataporter import OptionError, OptionTypeError, ResumableDataLoader
-from dataporter.errors import WorkerDiedError, WorkerError, WorkerRestartWarning
+from dataporter.errors import (
+    WorkerDiedError,
+    WorkerError,
+    WorkerRestartWarning,
+    WorkerStartError,
+)
 
 quiet = pytest.mark.usefixtures("capfd")  # a worker that dies may leave a word on its stderr
 
@@ -158,11 +163,52 @@ def test_a_dataset_that_holds_what_cannot_be_sent_is_an_error_at_once(method):
 
 @quiet
 def test_a_dataset_that_cannot_be_rebuilt_in_a_spawned_worker_is_an_error_in_seconds():
-    loader = ResumableDataLoader(
-        [ArrivesBroken()], num_workers=1, multiprocessing_context="spawn", max_restarts=0
-    )
-    with seconds(30), pytest.raises(WorkerDiedError, match="status 1"):
+    loader = ResumableDataLoader([ArrivesBroken()], num_workers=1, multiprocessing_context="spawn")
+    with (
+        seconds(30),
+        pytest.raises(WorkerStartError, match=r"spawn.*ValueError.*no number") as told,
+    ):
         list(loader)
+    assert "Traceback" in str(told.value.__cause__)
+
+
+IN_MAIN = """
+import sys, warnings
+from dataporter import ResumableDataLoader
+from dataporter.errors import WorkerStartError
+warnings.simplefilter("error")  # nobody is replaced
+
+class Here:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return index
+
+class Stream(__import__("torch").utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(8))
+
+method = sys.argv[1]
+for dataset in (Here(),) if method == "spawn" else (Stream(),):
+    loader = ResumableDataLoader(
+        dataset, 2, num_workers=1, multiprocessing_context=method, persistent_workers=True)
+    iterator = iter(loader)
+    for _ in range(2):
+        try:
+            next(iterator)
+        except WorkerStartError as error:
+            assert f"Can't get attribute '{type(dataset).__name__}'" in str(error), error
+            assert repr(method) in str(error) and "multiprocessing_context='fork'" in str(error)
+            assert "Traceback" in str(error.__cause__)
+            print("told")
+    assert loader.state_dict()["samples_processed"] == 0
+    del iterator, loader
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_class_of_a_notebook_that_a_worker_cannot_import_is_an_error_at_once(method):
+    assert run_script(IN_MAIN, method, timeout=80) == "told\n" * 2
 
 
 @quiet
@@ -170,9 +216,9 @@ def test_a_function_of_a_script_that_has_no_main_guard_is_an_error_in_seconds(tm
     script = tmp_path / "unguarded.py"
     script.write_text("""
 from dataporter import ResumableDataLoader
-list(ResumableDataLoader(range(4), num_workers=1, multiprocessing_context="spawn", max_restarts=0))
+list(ResumableDataLoader(range(4), num_workers=1, multiprocessing_context="spawn"))
 """)
-    with pytest.raises(AssertionError, match=r"(?s)bootstrapping.*WorkerDiedError"):
+    with pytest.raises(AssertionError, match=r"(?s)bootstrapping.*WorkerStartError.*__name__"):
         run_script(
             f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')", timeout=60
         )

@@ -230,7 +230,7 @@ def test_a_worker_that_dies_once_is_replaced_with_one_warning(kind, workers, tmp
     with pytest.warns(WorkerRestartWarning) as caught:
         assert one_pass(loader) == one_pass(make(0, Ids(24), shuffle=False))
     (message,) = messages(caught)
-    assert re.search(rf"pid \d+.*{named}.*batch 3 of the epoch", message)
+    assert re.search(rf"pid \d+.*{named}.*batch 3 of epoch 0", message)
 
 
 @quiet
@@ -243,7 +243,7 @@ def test_past_the_limit_of_restarts_the_error_names_pid_and_signal(kind):
     batches: list[Any] = []
     with (
         pytest.warns(WorkerRestartWarning) as caught,
-        pytest.raises(WorkerDiedError, match=rf"pid \d+.*{named}") as error,
+        pytest.raises(WorkerDiedError, match=rf"pid \d+.*{named}.*batch 3 of epoch 0") as error,
     ):
         batches.extend(map(plain, iterator))
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -263,15 +263,74 @@ def test_without_restarts_the_first_death_is_an_error():
         list(iterator)
 
 
-def test_the_limit_counts_the_deaths_of_one_pass():
-    loader = make(1, persistent_workers=True, max_restarts=1)
-    for epoch in range(3):
-        iterator = iter(loader)
-        batches = [plain(next(iterator))]
-        os.kill(worker_pids()[0], signal.SIGKILL)
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not is_running(pid))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kills_spread_over_a_pass_end_nothing_and_change_no_bit(workers):
+    loader = make(workers, persistent_workers=True, max_restarts=3)
+    for epoch in range(2):
+        iterator, batches, killed = iter(loader), [], 0
         with pytest.warns(WorkerRestartWarning):
-            batches += map(plain, iterator)
+            for step in range(LENGTH // BATCH):
+                batches.append(plain(next(iterator)))
+                for pid in worker_pids()[:1] if step % 3 == 1 else ():
+                    kill(pid)
+                    killed += 1
+        assert next(iterator, None) is None
         assert batches == reference()[epoch]
+        assert killed > 4
+
+
+def test_deaths_with_deliveries_in_between_may_be_noticed_together():
+    iterator = iter(make(4, max_restarts=1))
+    batches = [plain(next(iterator))]
+    for pid in worker_pids():
+        until(lambda: all(state_of(pid) == "S" for pid in worker_pids()))  # all is fetched ahead
+        kill(pid)
+        batches.append(plain(next(iterator)))
+    with pytest.warns(WorkerRestartWarning) as caught:
+        batches += map(plain, iterator)
+    assert batches == reference()[0]
+    assert len(messages(caught)) == 4
+
+
+@quiet
+def test_a_batch_that_ends_worker_after_worker_ends_the_run_although_others_are_delivered():
+    class Deadly(Ids):
+        def __getitem__(self, index: int) -> int:
+            if index == 9:
+                time.sleep(0.01)  # others are delivered meanwhile
+                kill_oneself()
+            return super().__getitem__(index)
+
+    loader = make(2, Deadly(4000), shuffle=False, in_order=False, max_restarts=2)
+    batches: list[Any] = []
+    words = "while fetching batch 3 of epoch 0. 3 workers have died while fetching this batch"
+    with (
+        pytest.warns(WorkerRestartWarning) as caught,
+        pytest.raises(WorkerDiedError, match=words),
+    ):
+        batches.extend(map(plain, loader))
+    assert len(messages(caught)) == 2
+    assert len(batches) > 2
+
+
+def killed_at_once(_worker: int) -> None:
+    kill_oneself()
+
+
+def test_deaths_with_nothing_delivered_in_between_end_the_run_and_it_is_said_where():
+    loader = make(2, worker_init_fn=killed_at_once, max_restarts=3)
+    words = "4 workers have died with no batch delivered in between.*batch 1 of epoch 0"
+    with (
+        pytest.warns(WorkerRestartWarning) as caught,
+        pytest.raises(WorkerDiedError, match=words),
+    ):
+        list(loader)
+    assert len(messages(caught)) == 3
 
 
 def test_after_too_many_deaths_the_next_call_tries_again(tmp_path):
@@ -307,7 +366,8 @@ def test_a_warning_for_each_death_names_pid_signal_and_batch_and_points_to_the_l
     assert len(caught) == 3
     for pid, warning in zip(killed, caught, strict=True):
         assert f"(pid {pid}) is killed by signal: SIGKILL" in str(warning.message)
-        assert re.search(r"between two batches|while fetching batch \d+", str(warning.message))
+        when = r"between two batches|before its first batch|while fetching batch \d+ of epoch 0"
+        assert re.search(when, str(warning.message))
         assert warning.filename == __file__
 
 

@@ -41,7 +41,10 @@ def test_too_many_deaths_are_an_error():
 
     loader = ResumableDataLoader(Deadly([9]), num_workers=1, max_restarts=2, prefetch_factor=1)
     delivered = []
-    with pytest.raises(WorkerDiedError, match="SIGKILL"), pytest.warns(WorkerRestartWarning):
+    with (
+        pytest.raises(WorkerDiedError, match=r"SIGKILL.*batch 5 of epoch 0"),
+        pytest.warns(WorkerRestartWarning),
+    ):
         delivered += map(plain, loader)
     assert loader.state_dict()["samples_processed"] == 4
 

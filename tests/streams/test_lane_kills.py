@@ -58,6 +58,24 @@ def test_killed_workers_change_nothing(kind):
             assert delivered == expected[epoch]
 
 
+@RESTARTS
+@pytest.mark.parametrize("kind", [StatefulShards, Shards])
+def test_kills_spread_over_a_pass_end_nothing_and_change_nothing(kind):
+    lengths, options = [30, 40, 35], {"seed": 3, "batch_size": 2, "lanes": 3}
+    expected = one_pass(ResumableDataLoader(kind(lengths, noisy=True), **options))
+    loader = ResumableDataLoader(
+        kind(lengths, noisy=True), num_workers=2, max_restarts=3, prefetch_factor=1, **options
+    )
+    delivered, chance, kills = [], random.Random(0), 0
+    for batch in loader:
+        delivered.append(plain(batch))
+        if len(delivered) % 5 == 1 and worker_pids():
+            kill_one(chance)
+            kills += 1
+    assert delivered == expected
+    assert kills > 4
+
+
 class Slow(Shards):
     def shown(self, sample: int) -> Any:
         time.sleep(0.002)

@@ -10,21 +10,37 @@ import select
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
-from multiprocessing.util import Finalize
-from typing import Any
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dataporter.engine.arena import Slot
+from dataporter.engine.leaving import (
+    await_leavers,
+    forget,
+    limit_leavers,
+    look_after_leavers,
+    remember,
+    see_off,
+    watch,
+)
 from dataporter.engine.worker import IGNORED, Duty, Fetches, Wiring, work
-from dataporter.errors import OptionError, WorkerDiedError, WorkerRestartWarning
+from dataporter.errors import (
+    OptionError,
+    WorkerDiedError,
+    WorkerRestartWarning,
+    WorkerStartError,
+)
 from dataporter.libc import libc
 from dataporter.tasks import Task
 
 BOARD = 0  # the slot in which every worker notes the number of the issue it has in hand
+_STARTING = 2**64 - 1  # on the board until a worker can tell what goes wrong
+_PYTHON_FAILED = 1  # the exit status of a process that an exception has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +90,7 @@ class Crew:
         self._workers: list[BaseProcess | None] = [None] * options.num_workers
         self.wanted = min(2, options.num_workers) if options.adapts else options.num_workers
         self._retiring = 0
+        self.is_late = False  # the batch that is waited for, by more than the timeout
         self._watched: dict[int, int] = {}  # by worker: the descriptor that tells of its death
         self._deaths = select.poll()
         self._board = Slot(wirings[0].arena, BOARD).reach(8 * options.num_workers).view(np.uint64)
@@ -85,6 +102,7 @@ class Crew:
 
     def start(self, inherited: Callable[[], set[int]]) -> None:
         """Start every worker that is missing; `inherited` is what a fork is to close."""
+        limit_leavers(self._options.num_workers, reads=id(self._options.dataset))
         for worker, process in enumerate(self._workers):
             if process is None and self.size - self._retiring < self.wanted:
                 self._workers[worker] = self._started(worker, inherited)
@@ -108,17 +126,19 @@ class Crew:
         # The system's signal of a parent's death is that of the thread which forked.
         parent = os.getpid() if threading.current_thread() is threading.main_thread() else None
         target: Callable[..., None] = _work_sent
-        arguments: tuple[Any, ...] = (duty, _Sent(wiring), parent)
+        arguments: tuple[Any, ...] = (worker, _SentDuty(duty, method), _Sent(wiring), parent)
         if method == "fork":
             target, arguments = _work_forked, (duty, wiring, parent, inherited)
         process: BaseProcess = self._context.Process(
             target=target, args=arguments, name=f"dataporter worker {worker}", daemon=True
         )
-        self._board[worker] = 0
+        self._board[worker] = _STARTING
         if method == "forkserver":
             _preload()
         try:
-            with _undisturbed() if method == "fork" else contextlib.nullcontext():
+            # A child is to learn what to do about these before it would run its parent's handlers.
+            late = {*IGNORED, signal.SIGALRM}
+            with undisturbed(late) if method == "fork" else contextlib.nullcontext():
                 process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             msg = (
@@ -127,10 +147,10 @@ class Crew:
                 "multiprocessing_context='fork'."
             )
             raise OptionError(msg) from error
-        self._watched[worker] = watched = _watch(process)
+        self._watched[worker] = watched = watch(process)
         for poll in (self._poll, self._deaths):
             poll.register(watched, select.POLLIN)
-        _remember(process)
+        remember(process)
         return process
 
     def dead(self) -> list[int]:
@@ -159,12 +179,31 @@ class Crew:
             os.close(watched)
         process.join(1)  # its status may come a moment later
         self._workers[worker] = None
-        _started.discard(process)  # another crew that left may have cleared up after it
+        if process.is_alive():
+            see_off(process, reads=id(self._options.dataset), at_once=True)
+        else:
+            forget(process)
         return process
+
+    def kill(self, worker: int) -> None:
+        """End a worker that hangs; then it is among the dead."""
+        process = self._workers[worker]
+        if process is not None:
+            process.kill()
+            process.join(1)
+
+    def has_begun(self, worker: int) -> bool:
+        """Whether a worker has, or last had, come so far that it could tell what goes wrong."""
+        return int(self._board[worker]) != _STARTING
 
     def has(self, worker: int) -> int:
         """The number of the issue that a worker has, or last had, in hand; 0 for none."""
-        return int(self._board[worker])
+        return int(self._board[worker]) if self.has_begun(worker) else 0
+
+    def having(self, issues: Container[int]) -> list[int]:
+        """The numbers of workers that have one of these issues in hand."""
+        workers = (w for w, process in enumerate(self._workers) if process is not None)
+        return [worker for worker in workers if self.has(worker) in issues]
 
     def in_hand(self, but_not: list[int]) -> set[int]:
         """The numbers of the issues that workers have in hand."""
@@ -178,50 +217,129 @@ class Crew:
         for worker, process in enumerate(self._workers):
             if process is not None and self.has(worker) == issue:
                 return (
-                    f"{late}: worker {worker} (pid {process.pid}) is still fetching it. Find out "
-                    "what it waits for, or give it a longer timeout."
+                    f"{late}: worker {worker} (pid {process.pid}) is still fetching it. Call "
+                    "next() on this iterator again to wait on for it, find out what it waits "
+                    "for, or use a longer timeout."
                 )
-        return f"{late}: no worker has begun it yet. Use more workers or a longer timeout."
+        return (
+            f"{late}: no worker has begun it yet. Call next() on this iterator again to wait on "
+            "for it, or use more workers or a longer timeout."
+        )
 
     def leave(self) -> None:
-        """Forget the workers, who have been told to end."""
+        """See the workers off, who have been told to end."""
         for worker, watched in self._watched.items():
             process = self._workers[worker]
             if process is not None and watched != process.sentinel:
                 os.close(watched)
         self._watched.clear()
-        for process in tuple(_started):
-            if not process.is_alive():  # this also collects the exit status
-                _started.discard(process)
+        for worker, process in enumerate(self._workers):
+            if process is not None:
+                hangs = self.is_late and self.has(worker) != 0
+                see_off(process, reads=id(self._options.dataset), at_once=hangs)
+        look_after_leavers()
+
+    def await_end(self, seconds: float) -> None:
+        """Wait a moment for workers that have left with nothing in hand."""
+        workers = enumerate(self._workers)
+        idle = [process for w, process in workers if process is not None and not self.has(w)]
+        await_leavers(idle, seconds)
+
+
+class Loss(NamedTuple):
+    """A worker that died, and the task that it had."""
+
+    process: BaseProcess
+    worker: int
+    task: Task | None
+    has_begun: bool
 
 
 class Losses:
-    """Counts the workers that died in one run."""
+    """Decides whether workers that died are replaced: as long as the run makes progress.
+
+    `most` workers are, of those that die of the same task, and of those that die one after another
+    with nothing delivered in between.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._count = 0
+        self._of_task: dict[int, int] = {}  # deaths by the number of the batch in hand
+        self._in_a_row = 0  # deaths with nothing delivered in between
+        self._delivered = 0  # batches since deaths were last noticed
 
-    def note(self, process: BaseProcess, worker: int, task: Task | None) -> None:
-        """Warn of a dead worker, or raise if there were too many."""
-        self._count += 1
-        status = process.exitcode or 0
-        how = f"ended with status {status}"
-        if status < 0:  # the words that torch's loader uses, for those who look for them
-            how = f"is killed by signal: {_name_of(-status)}"
-        when = "between two batches"
+    def begin_run(self) -> None:
+        """Forget the tasks of the run before, not that it made progress or none."""
+        self._of_task.clear()
+
+    def note_delivery(self, task: Task) -> None:
+        """Take note of progress."""
+        self._delivered += 1
+        if self._of_task:
+            self._of_task.pop(_number_of(task), None)
+
+    def note(self, lost: Sequence[Loss], awaited: Task) -> None:
+        """Warn of dead workers, or raise if the run makes no progress."""
+        # Deaths are noticed when somebody has to wait: those of workers that were idle may have
+        # come one by one, with batches that had been fetched ahead delivered in between.
+        delivered, self._delivered = self._delivered, 0
+        for number, loss in enumerate(lost):
+            self._in_a_row = 1 if 0 < delivered >= number else self._in_a_row + 1
+            what = _described(loss)
+            if loss.process.exitcode == _PYTHON_FAILED and not loss.has_begun:
+                msg = f"{what}. {_WHY_NOT_STARTED}"
+                raise WorkerStartError(msg)
+            why = self._why_not_replaced(loss.task, awaited)
+            if why:
+                msg = (
+                    f"{what}. {why}, at most {self._most} are replaced (max_restarts). If the "
+                    "system ran out of memory, use fewer workers or smaller batches; if the "
+                    "dataset crashes, num_workers=0 shows where."
+                )
+                self._in_a_row = 0  # who tries again may lose as many
+                raise WorkerDiedError(msg)
+            msg = f"{what}. It is replaced, and its batch fetched again: the data does not change."
+            warnings.warn(msg, WorkerRestartWarning, stacklevel=7)
+
+    def _why_not_replaced(self, task: Task | None, awaited: Task) -> str:
+        """Say why a run ends that has lost one more worker, at this task; empty if it goes on."""
         if task is not None:
-            when = f"while fetching batch {task.progress.batches_processed} of the epoch"
-        what = f"DataLoader worker (pid {process.pid}) {how}; it was worker {worker}, {when}"
-        if self._count > self._most:
-            msg = (
-                f"{what}; {self._count} workers have died in this pass, at most {self._most} are "
-                "replaced (max_restarts). If the system ran out of memory, use fewer workers or "
-                "smaller batches; if the dataset crashes, num_workers=0 shows where."
+            number = _number_of(task)
+            deaths = self._of_task[number] = self._of_task.get(number, 0) + 1
+            if deaths > self._most:
+                return f"{deaths} workers have died while fetching this batch"
+        if self._in_a_row > self._most:
+            return (
+                f"{self._in_a_row} workers have died with no batch delivered in between, while "
+                f"{_name_of_task(awaited)} was waited for"
             )
-            raise WorkerDiedError(msg)
-        msg = f"{what}. It is replaced, and its batch fetched again: the data does not change."
-        warnings.warn(msg, WorkerRestartWarning, stacklevel=7)
+        return ""
+
+
+_WHY_NOT_STARTED = (
+    "It could not start, and wrote the reason to stderr. A worker that is not forked imports the "
+    "main script first: keep that importable, with whatever iterates a loader under "
+    "`if __name__ == '__main__':`, or use multiprocessing_context='fork'."
+)
+
+
+def _described(loss: Loss) -> str:
+    status = loss.process.exitcode or 0
+    how = f"ended with status {status}"
+    if status < 0:  # the words that torch's loader uses, for those who look for them
+        how = f"is killed by signal: {_name_of(-status)}"
+    when = "between two batches" if loss.has_begun else "before its first batch"
+    if loss.task is not None:
+        when = f"while fetching {_name_of_task(loss.task)}"
+    return f"DataLoader worker (pid {loss.process.pid}) {how}; it was worker {loss.worker}, {when}"
+
+
+def _number_of(task: Task) -> int:
+    return task.progress.batches_processed
+
+
+def _name_of_task(task: Task) -> str:
+    return f"batch {_number_of(task)} of epoch {task.stream.epoch}"
 
 
 class _Sent:
@@ -240,6 +358,39 @@ def _received(arena: Any, issues: Any, replies: Any) -> Wiring:
     return Wiring(arena=arena.detach(), issues=issues.detach(), replies=replies.detach())
 
 
+class _SentDuty:
+    """A duty on its way into a process that does not inherit it."""
+
+    def __init__(self, duty: Duty, method: str) -> None:
+        self._duty = duty
+        self._method = method
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Packed apart, so that it is unpacked by a worker that can tell what goes wrong.
+        return _ReceivedDuty, (bytes(ForkingPickler.dumps(self._duty)), self._method)
+
+
+class _ReceivedDuty:
+    """A duty as it arrived, to be unpacked."""
+
+    def __init__(self, packed: bytes, method: str) -> None:
+        self._packed = packed
+        self._method = method
+
+    def __call__(self) -> Duty:
+        try:
+            duty: Duty = pickle.loads(self._packed)  # noqa: S301  from the parent process
+        except Exception as error:
+            msg = (
+                f"a worker started by {self._method!r} cannot rebuild the dataset or a function "
+                f"beside it: {type(error).__name__}: {error}. Define it at the top level of a "
+                "module that can be imported (not in a notebook), or use "
+                "multiprocessing_context='fork'."
+            )
+            raise WorkerStartError(msg) from error
+        return duty
+
+
 def _work_forked(
     duty: Duty, wiring: Wiring, parent: int | None, inherited: Callable[[], set[int]]
 ) -> None:
@@ -248,12 +399,14 @@ def _work_forked(
         os.close(descriptor)
     # Hugging Face's tokenizers would wait for threads that a fork does not have.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    work(duty, wiring, parent)
+    work(duty.worker, lambda: duty, wiring, parent)
 
 
-def _work_sent(duty: Duty, wiring: Wiring, parent: int | None) -> None:
+def _work_sent(
+    worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int | None
+) -> None:
     # Under a fork server the parent is that server; the pipe's end tells of the other.
-    work(duty, wiring, parent if parent == os.getppid() else None)
+    work(worker, receive, wiring, parent if parent == os.getppid() else None)
 
 
 def _preload() -> None:
@@ -271,24 +424,12 @@ def _preload() -> None:
         multiprocessing.set_forkserver_preload([*modules, work.__module__])
 
 
-def _watch(process: BaseProcess) -> int:
-    """A descriptor that is ready when a process has ended."""
-    # Not multiprocessing's own: a process that was forked at that moment keeps the pipe's
-    # other end, and a fork server that dies closes it, whatever becomes of the worker.
-    if hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):  # an old kernel
-            return os.pidfd_open(process.pid or 0)
-    return process.sentinel
-
-
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keep what may end a run from a child until it has learnt to ignore it.
-
-    Until then it would run the handlers of its parent.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+def undisturbed(signals: Iterable[int]) -> Iterator[None]:
+    """Have signals wait until something is done, which a handler of theirs would break off."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # may raise what came just before
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -304,25 +445,3 @@ def _name_of(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-# Every worker of this process that is not known to have ended.
-_started: set[BaseProcess] = set()
-_owner: int | None = None
-
-
-def _remember(process: BaseProcess) -> None:
-    global _owner  # noqa: PLW0603  a fork inherits the list, not the workers
-    if os.getpid() != _owner:
-        _owner = os.getpid()
-        _started.clear()
-        # By multiprocessing's own way, which its processes take as well, and before it
-        # waits for its children.
-        Finalize(None, _at_exit, exitpriority=100)
-    _started.add(process)
-
-
-def _at_exit() -> None:
-    """Leave the interpreter at once: workers hold nothing."""
-    for process in tuple(_started):
-        process.kill()

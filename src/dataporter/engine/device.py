@@ -31,7 +31,7 @@ from dataporter.containers import changed, is_plain_list, parts_of
 from dataporter.engine.marks import note_stream
 from dataporter.engine.results import Results
 from dataporter.engine.wire import is_plain
-from dataporter.fetch import EMPTY, Failed
+from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.tasks import Task
 
 _SMALL = 2**19  # bytes; over the link in 10 µs
@@ -79,7 +79,7 @@ def sender(device: torch.device, convert: Callable[[Any], Any] | None) -> Send:
         begin = CudaCopies(_with_index(device))
 
     def send(batch: Any) -> Deliver:
-        if batch is EMPTY or type(batch) is Failed:
+        if batch is EMPTY or type(batch) in (Failed, Late):
             return lambda: batch
         deliver = begin(batch)
         return deliver if convert is None else lambda: convert(deliver())

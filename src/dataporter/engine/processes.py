@@ -24,6 +24,7 @@ import contextlib
 import os
 import pickle
 import select
+import signal
 import tempfile
 import time
 import warnings
@@ -32,13 +33,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias
 
 import torch
 
 from dataporter.engine.arena import Slot, create_arena
-from dataporter.engine.crew import Crew, Losses, WorkerOptions
+from dataporter.engine.crew import Crew, Loss, Losses, WorkerOptions, undisturbed
+from dataporter.engine.leaving import look_after_leavers
 from dataporter.engine.pace import Pace
 from dataporter.engine.pinning import can_pin, pinned
 from dataporter.engine.results import Results
@@ -56,7 +57,7 @@ from dataporter.engine.wire import (
 )
 from dataporter.engine.worker import Fetches, Wiring, WorkerTraceback
 from dataporter.errors import PageLockWarning, WorkerError, WorkerTimeoutError
-from dataporter.fetch import EMPTY, Failed
+from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.tasks import Task
 from dataporter.timing import Timing
 
@@ -68,10 +69,11 @@ _MOST_HELD = 2**13  # slots; each is a mapping, and a process may have 65,530 of
 _DELIVERED = 4  # batches that a consumer has at a time, those on their way to a device included
 _MARKED_BYTES = 2**20  # of slots that one mark is taken for; few, so that they stay in caches
 _MARKED = 16  # and how many slots that are at most
+_MOMENT = 0.01  # seconds in which workers without work may end, at the end of a pass
+_LAST_MOMENT = 0.1  # and when all that uses them is gone
 _LONGEST_POLL = 2**31 - 1  # milliseconds
 
 Renew: TypeAlias = Callable[[Sequence[Task], Callable[[int], bool]], Iterable[Task]]
-_Loss: TypeAlias = tuple[BaseProcess, int, Task | None]  # a worker that died, what it had
 
 
 @dataclass(slots=True)
@@ -124,6 +126,7 @@ class ProcessEngine:
         self._runs = 0
         self._running = False
         self._renew: Renew | None = None
+        self._losses = Losses(options.max_restarts)
         self._order: deque[int] = deque()  # numbers of issues, in the order of their tasks
         arena = self._arena = create_arena()
         self._slots = Slots(arena)
@@ -138,7 +141,9 @@ class ProcessEngine:
         _open[arena] = [arena, self._replies, from_workers]
         for pipe in self._pipes:
             _open[arena] += pipe.descriptors
-        self._close = weakref.finalize(self, _close, self._owner, self._crew, self._pipes, arena)
+        closing = self._owner, self._crew, self._pipes, arena
+        self._close = weakref.finalize(self, _close, *closing, waits=True)
+        self._close.atexit = False  # workers are killed then
 
     @property
     def _depth(self) -> int:
@@ -152,8 +157,8 @@ class ProcessEngine:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the workers are this process's, not those of one that forked it."""
-        return self._owner == os.getpid()
+        """Whether there are workers, this process's, not those of one that forked it."""
+        return self._owner == os.getpid() and self._close.alive
 
     @property
     def is_free(self) -> bool:
@@ -162,7 +167,9 @@ class ProcessEngine:
 
     def close(self) -> None:
         """Let the workers go."""
-        self._close()
+        with undisturbed(signal.valid_signals()):
+            if self._close.detach() is not None:
+                _close(self._owner, self._crew, self._pipes, self._arena)
 
     def run(
         self, tasks: Iterator[Task], *, then_close: bool, renew: Renew | None = None
@@ -173,6 +180,7 @@ class ProcessEngine:
         it had.
         """
         self._running = True
+        self._crew.is_late = False
         self._renew = renew
         self._runs += 1
         self._order = deque()
@@ -191,22 +199,37 @@ class ProcessEngine:
     def _deliver(
         self, tasks: Iterator[Task], order: deque[int], *, then_close: bool
     ) -> Iterator[Any]:
-        losses = Losses(self._options.max_restarts)
+        self._losses.begin_run()
         pace = Pace(self._options.num_workers) if self._options.adapts else None
         timing = self._fetch.timing
         try:
             yield None
             while order:
                 asked = time.monotonic_ns()
-                ticket = self._wait_for(tasks, order, losses)
+                ticket = self._wait_for(tasks, order)
+                if ticket is None:
+                    # Handed on, not raised: the run goes on, and the next call waits on.
+                    yield self._tickets[order[0]].task, self._late(order)
+                    continue
                 there = time.monotonic_ns()
+                self._losses.note_delivery(ticket.task)
                 if pace is not None:
                     self._adapt(pace.note((there - asked) / 1e9, self._crew.wanted))
                 self._top_up(tasks, order)
+                look_after_leavers()
+                # No batch is held in a variable here: it is the consumer's alone.
                 if timing is None or ticket.reply is None or ticket.reply[0] < TIMED:
-                    yield ticket.task, self._take(ticket)
+                    batch = [self._take(ticket)]
                 else:
-                    yield ticket.task, self._take_timed(ticket, timing, asked, there)
+                    batch = [self._take_timed(ticket, timing, asked, there)]
+                if ticket.reply is not None and ticket.reply[0] == UNREADY:
+                    then_close = True  # the next run tries with other workers
+                    raise batch.pop().error
+                if then_close and not order:
+                    self.close()  # so that workers end while the last batch is used
+                yield ticket.task, batch.pop()
+            if then_close:
+                self._crew.await_end(_MOMENT)
         finally:
             self._abandon()
             self._running = False
@@ -242,8 +265,11 @@ class ProcessEngine:
         os.write(pipe.write, ISSUE.pack(self._issued, slot.number, size))
         return self._issued
 
-    def _wait_for(self, tasks: Iterator[Task], order: deque[int], losses: Losses) -> _Ticket:
-        """Wait for the next reply that may be delivered, and take its ticket off."""
+    def _wait_for(self, tasks: Iterator[Task], order: deque[int]) -> _Ticket | None:
+        """Wait for the next reply that may be delivered, and take its ticket off.
+
+        None if that takes longer than the timeout; then nothing has changed.
+        """
         patience = self._options.timeout
         deadline = time.monotonic() + patience if patience else None
         self._read_replies()
@@ -254,15 +280,27 @@ class ProcessEngine:
                 left = min(max(deadline - time.monotonic(), 0) * 1000, _LONGEST_POLL)
             ready = self._poll.poll(left)
             if not ready and left != _LONGEST_POLL:
-                raise WorkerTimeoutError(self._crew.who_has(order[0], patience))
+                return None
             self._read_replies()
             if any(descriptor != self._replies for descriptor, _ in ready):
-                self._replace_the_dead(order, losses)
+                self._replace_the_dead(order)
             self._top_up(tasks, order, waits=True)
         order.remove(number)
         if not self._options.in_order:
             self._arrived.popleft()
+        self._crew.is_late = False
         return self._tickets.pop(number)
+
+    def _late(self, order: deque[int]) -> Late:
+        """Say why a batch is late; no worker that hangs at what nobody waits for stays."""
+        self._crew.is_late = True
+        late = Late(WorkerTimeoutError(self._crew.who_has(order[0], self._options.timeout)))
+        hanging = self._crew.having(self._abandoned)
+        for worker in hanging:
+            self._crew.kill(worker)
+        if hanging:
+            self._replace_the_dead(order, hanging)
+        return late
 
     def _deliverable(self, order: deque[int]) -> int | None:
         """The number of the issue to be delivered now, if it is there."""
@@ -301,8 +339,7 @@ class ProcessEngine:
         if outcome not in (BATCH, PARTIAL):
             packed = slot.reach(offset + size)[offset : offset + size].tobytes()
             self._slots.free(ticket.slot)
-            in_init = outcome == UNREADY
-            return Failed(_unpacked(packed, in_init=in_init), in_init=in_init)
+            return Failed(_unpacked(packed))
         is_locked = False
         if self._slots.held < _MOST_HELD:
             room = max(_STRETCH_BYTES // self._largest, self._depth)
@@ -358,6 +395,11 @@ class ProcessEngine:
         self._unfinished = 0
         for issue in self._take_back_issues():
             self._let_go(issue)
+        # After a timeout, who is still at work hangs. Others finish what they have in hand.
+        for worker in self._crew.having(self._abandoned) if self._crew.is_late else ():
+            self._crew.kill(worker)
+            if not self._crew.dismissed(worker).is_alive():
+                self._let_go(self._crew.has(worker))
 
     def _let_go(self, issue: int) -> None:
         """Free the slot of an issue that nobody waits for, once nobody works on it."""
@@ -376,8 +418,11 @@ class ProcessEngine:
                 pipe.stop(taken_back.count(STOP))
         return found
 
-    def _replace_the_dead(self, order: deque[int], losses: Losses) -> None:
-        """Start dead workers anew, and issue again what they had in hand."""
+    def _replace_the_dead(self, order: deque[int], killed: Sequence[int] = ()) -> None:
+        """Start dead workers anew, and issue again what they had in hand.
+
+        `killed` are those that the engine itself has ended.
+        """
         dead = self._crew.dead()
         if not dead:
             # Somebody retired as told; more may be wanted again by now than are left.
@@ -388,16 +433,17 @@ class ProcessEngine:
             lost = self._renew_tasks(order, dead)
         else:
             lost = self._issue_again(order, dead)
-        for process, worker, task in lost:
-            losses.note(process, worker, task)  # may raise: by now nothing is half done
+        lost = [loss for loss in lost if loss.worker not in killed]
+        awaited = self._tickets[order[0]].task
+        self._losses.note(lost, awaited)  # may raise: by now nothing is half done
         self._crew.start(inherited=_inherited)
 
-    def _renew_tasks(self, order: deque[int], dead: list[int]) -> list[_Loss]:
+    def _renew_tasks(self, order: deque[int], dead: list[int]) -> list[Loss]:
         """Issue anew all that is not delivered of the places of dead workers.
 
         What has arrived as well: a place goes on from its last delivery.
         """
-        lost: list[_Loss] = []
+        lost: list[Loss] = []
         for worker in dead:
             issue = self._crew.has(worker)
             had = self._tickets.get(issue)
@@ -415,9 +461,13 @@ class ProcessEngine:
                 tasks = self._renew(list(tasks), had_place)
             for turn, task in zip(turns, tasks, strict=True):
                 order[turn] = self._issue(task)
-            lost.append((self._crew.dismissed(worker), worker, had.task if had else None))
+            lost.append(self._loss(worker, had))
         self._arrived = deque(number for number in self._arrived if number in self._tickets)
         return lost
+
+    def _loss(self, worker: int, had: _Ticket | None) -> Loss:
+        task, has_begun = None if had is None else had.task, self._crew.has_begun(worker)
+        return Loss(self._crew.dismissed(worker), worker, task, has_begun)
 
     def _place(self, issue: int) -> int:
         return self._tickets[issue].task.place or 0
@@ -425,11 +475,11 @@ class ProcessEngine:
     def _is_place_of(self, worker: int, place: int) -> bool:
         return place % len(self._pipes) == worker
 
-    def _issue_again(self, order: deque[int], dead: list[int]) -> list[_Loss]:
+    def _issue_again(self, order: deque[int], dead: list[int]) -> list[Loss]:
         """Issue again what dead workers had in hand, and what may have been lost with them."""
         taken_back = self._take_back_issues()
         in_hand = self._crew.in_hand(but_not=dead)
-        lost: list[_Loss] = []
+        lost: list[Loss] = []
         for worker in dead:
             number = self._crew.has(worker)
             had = self._tickets.get(number)
@@ -437,8 +487,7 @@ class ProcessEngine:
                 self._let_go(number)
             elif had.reply is None:
                 taken_back.add(number)  # as good as: nobody has it any more
-            task = None if had is None else had.task
-            lost.append((self._crew.dismissed(worker), worker, task))
+            lost.append(self._loss(worker, had))
         for place, issue in enumerate(order):
             ticket = self._tickets[issue]
             if ticket.reply is not None or (issue in in_hand and issue not in taken_back):
@@ -454,11 +503,9 @@ class ProcessEngine:
         return lost
 
 
-def _unpacked(packed: bytes, *, in_init: bool) -> Exception:
+def _unpacked(packed: bytes) -> Exception:
     """The error that a worker met, with where it was as its cause."""
     pickled, name, text = pickle.loads(packed)  # noqa: S301  from a worker of ours
-    if in_init:
-        text = f"worker_init_fn failed. {text}"
     if pickled is None:
         msg = f"{name} in a worker, which cannot be sent as it is. {text}"
         return WorkerError(msg)
@@ -493,14 +540,19 @@ def _inherited() -> set[int]:
     return {descriptor for descriptors in _open.values() for descriptor in descriptors}
 
 
-def _close(owner: int, crew: Crew, pipes: Sequence[_Pipe], arena: int) -> None:
-    """Tell the workers to end. They are not waited for."""
+def _close(
+    owner: int, crew: Crew, pipes: Sequence[_Pipe], arena: int, *, waits: bool = False
+) -> None:
+    """Tell the workers to end. They are not waited for, but for a moment if nobody is left to."""
     if os.getpid() != owner:
         return  # a forked child inherits the object, not the engine
-    for pipe in pipes:
-        for _ in pipe.taken_back():
-            pass
-        pipe.stop(crew.size if len(pipes) == 1 else 1)
-    crew.leave()
-    for descriptor in _open.pop(arena):
-        os.close(descriptor)
+    with undisturbed(signal.valid_signals()):
+        for pipe in pipes:
+            for _ in pipe.taken_back():
+                pass
+            pipe.stop(crew.size if len(pipes) == 1 else 1)
+        crew.leave()
+        for descriptor in _open.pop(arena):
+            os.close(descriptor)
+    if waits:
+        crew.await_end(_LAST_MOMENT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from dataporter.fetch import Late
 from dataporter.tasks import Task
 
 
@@ -15,5 +16,9 @@ class Results(NamedTuple):
     is_there: Callable[[], bool] = lambda: True
 
     def noted(self, note: Callable[[tuple[Task, Any]], tuple[Task, Any]]) -> Results:
-        """The same, each of them as `note` returns it."""
-        return Results(map(note, self.each), self.is_there)
+        """The same, each of them as `note` returns it, but for what is not there yet."""
+
+        def noted(result: tuple[Task, Any]) -> tuple[Task, Any]:
+            return result if type(result[1]) is Late else note(result)
+
+        return Results(map(noted, self.each), self.is_there)

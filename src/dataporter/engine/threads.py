@@ -22,6 +22,7 @@ from dataporter.engine.pinning import can_pin
 from dataporter.engine.results import Results
 from dataporter.engine.worker import Fetches
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
+from dataporter.fetch import Late
 from dataporter.generators import capture, restore
 from dataporter.tasks import Task
 
@@ -77,13 +78,11 @@ def _delivered(
                 asked, ready = time.monotonic_ns(), sum(future.done() for future in ahead)
             done = wait(awaited, patience, return_when=FIRST_COMPLETED).done
             if not done:
-                msg = (
-                    f"DataLoader timed out after {options.timeout:g} seconds "
-                    f"(timeout={options.timeout:g}): a thread is still fetching it. Find out "
-                    "what it waits for, or give it a longer timeout."
-                )
-                waits = False
-                raise WorkerTimeoutError(msg)
+                waits = False  # for a thread that may hang
+                # Handed on, not raised: the run goes on, and the next call waits on.
+                yield next(iter(ahead.values())), Late(WorkerTimeoutError(_why_late(options)))
+                continue
+            waits = options.has_places
             future = next(future for future in ahead if future in done)
             task = ahead.pop(future)
             if timing is not None and is_noted:
@@ -94,6 +93,14 @@ def _delivered(
     finally:
         if not sys.is_finalizing():  # the threads have ended by then, and so have modules
             executor.shutdown(wait=waits, cancel_futures=True)
+
+
+def _why_late(options: WorkerOptions) -> str:
+    return (
+        f"DataLoader timed out after {options.timeout:g} seconds (timeout={options.timeout:g}): a "
+        "thread is still fetching it. Call next() on this iterator again to wait on for it, find "
+        "out what it waits for, or use a longer timeout."
+    )
 
 
 def _watched(fetch: Fetches, task: Task, *, pins: bool) -> Any:

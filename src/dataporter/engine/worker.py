@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dataporter.child_processes import die_with
 from dataporter.engine.arena import Slot, Writer
+from dataporter.engine.leaving import end_soon
 from dataporter.engine.wire import (
     BATCH,
     ERROR,
@@ -117,49 +118,61 @@ class WorkerTraceback(Exception):  # noqa: N818  never raised: the cause of what
         return "\n" + "".join(self.args)
 
 
-def work(duty: Duty, wiring: Wiring, parent: int | None) -> None:
+def work(worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int | None) -> None:
     """Work until the parent says stop, closes its end of the pipe, or dies.
 
-    `parent` is the process to die with; None where the pipe alone must do.
+    `receive` returns what is to be done, or raises why that cannot be known. `parent` is the
+    process to die with; None where the pipe alone must do.
     """
     _detach(parent)
-    _keep_freed_memory()
-    torch.set_num_threads(1)
-    seed_all(duty.seed)
-    announce_worker(duty.worker, duty.num_workers, duty.seed, duty.dataset)
     slots: dict[int, Slot] = {}
     skipped: list[Skipped] = []  # by the task in hand
-    duty.fetch.report_to(skipped.append)
-    board = Slot(wiring.arena, 0).reach(8 * (duty.worker + 1)).view(np.uint64)
-    ready: tuple[int, bytes] | None = None
-    try:
-        if duty.init is not None:
-            duty.init(duty.worker)
-    except Exception as error:  # noqa: BLE001  it is the parent's to raise
-        ready = UNREADY, _packed(error, duty.worker)
+    board = Slot(wiring.arena, 0).reach(8 * (worker + 1)).view(np.uint64)
+    board[worker] = 0
+    duty = _begun(worker, receive)
+    if isinstance(duty, Duty):
+        duty.fetch.report_to(skipped.append)
     number_of_pass, stream = -1, Stream(0, 0)
     while message := os.read(wiring.issues, ISSUE.size):
         issue, number, size = ISSUE.unpack(message)
         if issue == STOP:
             return
-        board[duty.worker] = issue
+        board[worker] = issue
         slot = slots.get(number) or slots.setdefault(number, Slot(wiring.arena, number))
         try:
-            found, indices, positions, (seed, epoch) = read_task(slot, size)
-            if (found, seed, epoch) != (number_of_pass, stream.seed, stream.epoch):
-                number_of_pass, stream = found, Stream(seed, epoch)
-                duty.fetch.begin_pass()
-            if ready is None:
-                outcome, (offset, length) = _make(duty, slot, skipped, indices, positions, stream)
+            if isinstance(duty, bytes):
+                outcome, (offset, length) = _write_error(slot, UNREADY, duty)
             else:
-                outcome, (offset, length) = _write_error(slot, *ready)
+                found, indices, positions, (seed, epoch) = read_task(slot, size)
+                if (found, seed, epoch) != (number_of_pass, stream.seed, stream.epoch):
+                    number_of_pass, stream = found, Stream(seed, epoch)
+                    duty.fetch.begin_pass()
+                outcome, (offset, length) = _make(duty, slot, skipped, indices, positions, stream)
         except Exception as error:  # noqa: BLE001  it is the parent's to raise
-            outcome, (offset, length) = _write_error(slot, ERROR, _packed(error, duty.worker))
+            outcome, (offset, length) = _write_error(slot, ERROR, _packed(error, worker))
         try:
             os.write(wiring.replies, REPLY.pack(issue, number, outcome, offset, length))
         except BrokenPipeError:
             return  # the parent has closed the engine and waits for no reply
-        board[duty.worker] = 0
+        board[worker] = 0
+
+
+def _begun(worker: int, receive: Callable[[], Duty]) -> Duty | bytes:
+    """Learn what to do and get ready for it; the error, packed, where that is not possible."""
+    try:
+        duty = receive()
+        _keep_freed_memory()
+        torch.set_num_threads(1)
+        seed_all(duty.seed)
+        announce_worker(worker, duty.num_workers, duty.seed, duty.dataset)
+    except Exception as error:  # noqa: BLE001  it is the parent's to raise
+        return _packed(error, worker)
+    try:
+        if duty.init is not None:
+            duty.init(worker)
+    except Exception as error:  # noqa: BLE001  likewise
+        return _packed(error, worker, "worker_init_fn failed. ")
+    return duty
 
 
 def _make(
@@ -191,7 +204,8 @@ def _detach(parent: int | None) -> None:
     """Make this process one that lives and dies with its parent alone."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
+    signal.signal(signal.SIGALRM, end_soon)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*IGNORED, signal.SIGALRM})
     if parent is not None:
         die_with(parent)
 
@@ -210,10 +224,10 @@ def _keep_freed_memory() -> None:
         mallopt(option, value)
 
 
-def _packed(error: Exception, worker: int) -> bytes:
+def _packed(error: Exception, worker: int, what: str = "") -> bytes:
     """An error as (pickle of it or None, its traceback as text)."""
     where = f"In worker {worker} (pid {os.getpid()}):\n"
-    text = where + "".join(traceback.format_exception(error))
+    text = what + where + "".join(traceback.format_exception(error))
     return pickle.dumps((_rebuildable(error), type(error).__qualname__, text))
 
 

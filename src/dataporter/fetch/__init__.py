@@ -1,6 +1,23 @@
 """A task becomes a batch: gathered at once, by `__getitems__`, or sample by sample."""
 
 from dataporter.fetch.collate import collate
-from dataporter.fetch.fetcher import EMPTY, Failed, Fetcher, Skipped, conversion_of, getitems_of
+from dataporter.fetch.fetcher import (
+    EMPTY,
+    Failed,
+    Fetcher,
+    Late,
+    Skipped,
+    conversion_of,
+    getitems_of,
+)
 
-__all__ = ["EMPTY", "Failed", "Fetcher", "Skipped", "collate", "conversion_of", "getitems_of"]
+__all__ = [
+    "EMPTY",
+    "Failed",
+    "Fetcher",
+    "Late",
+    "Skipped",
+    "collate",
+    "conversion_of",
+    "getitems_of",
+]

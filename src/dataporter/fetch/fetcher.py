@@ -52,11 +52,19 @@ EMPTY = _Empty()
 class Failed:
     """Stands for a batch that could not be made; the error is the caller's to see."""
 
-    __slots__ = ("error", "in_init")
+    __slots__ = ("error",)
 
-    def __init__(self, error: Exception, *, in_init: bool = False) -> None:
+    def __init__(self, error: Exception) -> None:
         self.error = error
-        self.in_init = in_init  # of the worker, before any batch
+
+
+class Late:
+    """Stands for a batch that is not there in time. It stays the next one."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class Fetcher:

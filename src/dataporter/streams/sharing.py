@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from dataporter.errors import FastForwardWarning, StateMismatchError, TopologyError
-from dataporter.fetch import EMPTY
+from dataporter.fetch import EMPTY, Late
 from dataporter.order import Topology
 from dataporter.streams.lane import is_stateful
 from dataporter.users_sampler import has_state
@@ -112,7 +112,8 @@ class Together:
         if self._group is None:
             self._group = dist.new_group(backend="gloo")
         for result in results:
-            if result[1] is not EMPTY and not self._all_have(1):
+            is_batch = result[1] is not EMPTY and type(result[1]) is not Late
+            if is_batch and not self._all_have(1):
                 return
             yield result
         self._all_have(0)

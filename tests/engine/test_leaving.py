@@ -1,0 +1,96 @@
+"""Workers that have ended are collected: no zombie stays, and nobody waits for one."""
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import Ids
+from watching import until, worker_pids
+
+from dataporter import ResumableDataLoader
+
+
+def make(**options: Any) -> ResumableDataLoader:
+    return ResumableDataLoader(Ids(32), 4, **{"num_workers": 2, **options})
+
+
+def state_of(pid: int) -> str:
+    """As the system tells it, without collecting an exit status; empty if nothing is left."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    letter, parent = status.rpartition(")")[2].split()[:2]
+    return letter if int(parent) == os.getpid() else ""
+
+
+def pids_of_a_pass(loader: ResumableDataLoader) -> list[int]:
+    iterator = iter(loader)
+    next(iterator)
+    pids = worker_pids()
+    for _ in iterator:
+        pass
+    return pids
+
+
+def are_gone(pids: list[int]) -> bool:
+    return not any(map(state_of, pids))
+
+
+def test_workers_end_while_the_last_batch_is_used_and_are_collected_by_the_end_of_the_pass():
+    iterator = iter(make())
+    next(iterator)
+    pids = worker_pids()
+    for _ in range(7):
+        next(iterator)
+    until(lambda: all(state_of(pid) in ("Z", "") for pid in pids))
+    assert next(iterator, None) is None
+    assert are_gone(pids)
+
+
+def test_any_batch_of_any_loader_collects_what_has_ended():
+    pids = pids_of_a_pass(make())
+    until(lambda: all(state_of(pid) in ("Z", "") for pid in pids))
+    another = iter(make(num_workers=1))
+    next(another)
+    assert are_gone(pids)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"persistent_workers": True},
+        {"persistent_workers": True, "multiprocessing_context": "spawn", "num_workers": 1},
+    ],
+    ids=str,
+)
+def test_a_loader_that_is_gone_leaves_nothing_behind(options):
+    loader = make(**options)
+    pids = pids_of_a_pass(loader)
+    del loader
+    until(lambda: gc.collect() >= 0 and are_gone(pids))
+
+
+def test_workers_of_passes_that_are_broken_off_are_collected():
+    loader, pids = make(), []
+    for _ in range(3):
+        for _ in loader:
+            pids += worker_pids()
+            break
+    until(lambda: gc.collect() >= 0 and are_gone(pids))
+
+
+def test_a_forked_child_leaves_its_parents_workers_alone():
+    loader = make()
+    for _ in loader:
+        break
+    pid = os.fork()
+    if pid == 0:
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    del loader
+    until(lambda: not worker_pids())
