@@ -1,5 +1,6 @@
 """A training script that saves in its SIGINT handler, interrupted for real and run again."""
 
+import gc
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import pytest
 import torch
 from support import Ids, passes, plain
 from torch.utils.data import IterableDataset, RandomSampler
+from watching import open_descriptors, until, worker_pids
 
 from dataporter import ResumableDataLoader
 
@@ -160,3 +162,20 @@ def test_who_catches_interrupts_and_goes_on_gets_every_batch_once(source, option
     for epoch in range(epochs):
         assert consumer.all_of(iter(loader)) == reference[epoch]
     assert consumer.times
+
+
+# As above.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("ticking")
+def test_interrupts_leave_no_descriptors_and_no_children_behind():
+    def read(epochs: int) -> None:
+        loader, consumer = ResumableDataLoader(Ids(60), 4, num_workers=2), Interrupted(2, 0.2)
+        for _ in range(epochs):
+            consumer.all_of(iter(loader))
+
+    read(1)
+    gc.collect()
+    before = open_descriptors()
+    read(12)
+    gc.collect()
+    until(lambda: open_descriptors() <= before and not worker_pids())
