@@ -52,11 +52,6 @@ def plain_datasets(draw):
     return dataset
 
 
-# torch 2.6 asks NumPy for what it is about to forbid.
-IN_FUTURE = pytest.mark.filterwarnings("ignore:In future, it will be an error:DeprecationWarning")
-
-
-@IN_FUTURE
 @given(dataset=plain_datasets(), batch_size=st.integers(1, 4))
 def test_a_gathered_batch_is_what_torch_collates(dataset, batch_size):
     assert_gathered_as_torch_collates(dataset, batch_size)
@@ -96,7 +91,6 @@ def test_a_tensor_of_any_dtype_is_gathered_whatever_of_it_torch_can_index(dtype)
     assert_same(gathered, torch.stack([dataset[4], dataset[0]]))
 
 
-@IN_FUTURE
 @pytest.mark.parametrize("shape", [(7,), (7, 2), (7, 2, 3), (7, 0)], ids=str)
 @pytest.mark.parametrize("dtype", ARRAY_DTYPES)
 def test_an_array_is_gathered(dtype, shape):
