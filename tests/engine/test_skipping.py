@@ -131,7 +131,8 @@ class Damaged(list):
     def __getitem__(self, index):
         return 1 // super().__getitem__(index)
 
-loader = ResumableDataLoader(Damaged([1, 0, 1, 1]), 2, num_workers=2, on_error="skip")
+loader = ResumableDataLoader(
+    Damaged([1, 0, 1, 1]), 2, num_workers=2, on_error="skip", multiprocessing_context="fork")
 list(loader)
 """
 
