@@ -166,3 +166,18 @@ def test_a_replaced_worker_leaves_the_epoch_of_other_passes_alone():
     with pytest.warns(WorkerRestartWarning):
         list(batches)
     assert stream.epoch == 9
+
+
+@pytest.mark.parametrize("turns", [[0, 1, 0, 1], [1, 1, 0], [1]], ids=str)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_passes_of_two_epochs_side_by_side_are_as_each_by_itself(num_workers, turns):
+    reference = [ids(epoch) for epoch in passes(make(0, lanes=2), 4)]
+    loader = make(num_workers, lanes=2)
+    loader.set_epoch(2)
+    both = [iter(loader), iter(loader)]
+    got: list[list] = [[], []]
+    for turn in turns:
+        got[turn] += [plain(next(both[turn]))]
+    for turn in (0, 1):
+        got[turn] += [plain(batch) for batch in both[turn]]
+    assert [ids(batches) for batches in got] == reference[2:]

@@ -83,12 +83,18 @@ class Lane:
             self._home.first, self._home.is_new = self._state_before(), False
         elif _stays_loaded(self._dataset):
             self._dataset.load_state_dict({})  # what was loaded is not for this pass
-        if self._iterable and isinstance(getattr(self._dataset, "epoch", None), int):
-            _set_epoch(self._dataset, epoch)
+        self._epoch = epoch
+        self._tell_epoch()
         if start.state is not None:
             self._resume(start.state, first, seeding)
         elif self._iterable:
             self._iterator = iter(self._dataset)
+
+    def _tell_epoch(self) -> None:
+        tell = getattr(self._dataset, "set_epoch", None)
+        says = isinstance(getattr(self._dataset, "epoch", None), int)
+        if self._iterable and says and callable(tell):
+            tell(self._epoch)
 
     def _take_over(self) -> None:
         """Go back to where this pass was, if another one has read the dataset since."""
@@ -99,6 +105,7 @@ class Lane:
             reader._leave()  # noqa: SLF001  our own
         self._home.reader = weakref.ref(self)
         if self._return is not None:
+            self._tell_epoch()
             self._return()
 
     def _leave(self) -> None:
@@ -257,9 +264,3 @@ def keep_epoch_to_itself(dataset: Any) -> None:
     shared = getattr(dataset, "_epoch", None)
     if isinstance(shared, torch.Tensor):
         dataset._epoch = shared.clone()  # noqa: SLF001  see above
-
-
-def _set_epoch(dataset: Any, epoch: int) -> None:
-    tell = getattr(dataset, "set_epoch", None)
-    if callable(tell):
-        tell(epoch)
