@@ -25,6 +25,7 @@ import os
 import pickle
 import select
 import signal
+import sys
 import tempfile
 import time
 import warnings
@@ -125,6 +126,7 @@ class ProcessEngine:
         self._issued = 0
         self._runs = 0
         self._running = False
+        self._is_ending = sys.is_finalizing
         self._renew: Renew | None = None
         self._losses = Losses(options.max_restarts)
         self._order: deque[int] = deque()  # numbers of issues, in the order of their tasks
@@ -231,10 +233,11 @@ class ProcessEngine:
             if then_close:
                 self._crew.await_end(_MOMENT)
         finally:
-            self._abandon()
-            self._running = False
-            if then_close:
-                self.close()
+            if not self._is_ending():  # at exit workers are killed, and modules are gone
+                self._abandon()
+                self._running = False
+                if then_close:
+                    self.close()
 
     def _adapt(self, wanted: int) -> None:
         if wanted > self._crew.wanted:
