@@ -251,6 +251,19 @@ def test_every_kind_of_tensor_and_array_has_one(recwarn):
         assert dataset_fingerprint(odd).startswith("contents-")
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_have_one_that_depends_on_nothing_but_them(layout):
+    def rows(count):
+        parts = [torch.ones(length) for length in range(1, count + 1)]
+        return [torch.nested.nested_tensor(parts, layout=layout)]
+
+    assert dataset_fingerprint(rows(3)) == dataset_fingerprint(rows(3))
+    assert dataset_fingerprint(rows(3)) != dataset_fingerprint(rows(4))
+    (batch,) = ResumableDataLoader(rows(3), collate_fn=list, num_workers=0)
+    assert torch.equal(batch[0].unbind()[2], torch.ones(3))
+
+
 def test_a_loader_that_was_copied_has_the_same_fingerprint():
     loader = ResumableDataLoader(TensorDataset(torch.arange(10)), 2, seed=1)
     before = loader.state_dict()

@@ -176,7 +176,9 @@ def _holds_arrays(value: Any) -> bool:
 def _shown(value: Any, depth: int = 0) -> str | None:
     """A value as text, of which some is left out where it is long; None where that is unknown."""
     if isinstance(value, torch.Tensor):
-        return f"{tuple(value.shape)} {value.dtype} {_tensor_values(value.detach())}"
+        # A nested tensor has no shape, or one whose ragged length is numbered by the process.
+        shape = (value.size(0), value.dim()) if value.is_nested else tuple(value.shape)
+        return f"{shape} {value.dtype} {_tensor_values(value.detach())}"
     if isinstance(value, np.ndarray):
         return f"{value.shape} {value.dtype.descr} {_array_values(value)}"
     if isinstance(value, str | bytes):
