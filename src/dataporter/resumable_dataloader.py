@@ -474,6 +474,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         elif not self._runner.goes_on:
             lanes.bring_along()  # to workers that have not read what came before
         reading = lanes.run(progress, self.seed, opens)
+        if self._cursor.progress is progress:  # not of an older pass that goes on
+            self._cursor.progress = reading.progress
         return self._fetched(fetch, reading, reading.renewed).noted(reading.received)
 
     @property

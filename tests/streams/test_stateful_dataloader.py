@@ -316,3 +316,32 @@ def test_workers_that_begin_well_lose_no_batch_to_being_waited_for():
 
 def print_nothing(_worker: int) -> None:
     pass
+
+
+class StaysAtItsEnd(IterableDataset):
+    """Goes on where it was: once it was read, it is empty, unless a state is loaded."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 5:
+            self.at += 1
+            yield self.at
+
+    def state_dict(self) -> dict:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.at = state["at"]
+
+
+def test_a_state_before_the_first_batch_has_that_of_the_dataset():
+    dataset = StaysAtItsEnd()
+    loader = StatefulDataLoader(dataset, batch_size=2)
+    batches = iter(loader)
+    state = loader.state_dict()
+    assert one_pass(batches) == [[1, 2], [3, 4], [5]]
+    again = StatefulDataLoader(dataset, batch_size=2)
+    again.load_state_dict(state)
+    assert one_pass(again) == [[1, 2], [3, 4], [5]]

@@ -177,11 +177,16 @@ class LaneFetcher:
         (batch,) = each_seeded(at_once, [wanted], keys[:1] or [0], seeds_globals=seeds)
         return batch, len(wanted)
 
-    def open(self, starts: Mapping[int, Start], stream: Stream) -> None:
-        """Begin lanes at once."""
+    def open(self, starts: Mapping[int, Start], stream: Stream) -> dict[int, bytes | None]:
+        """Begin lanes at once; the states of those datasets that had never been read before."""
+        firsts = {}
         for number, start in starts.items():
+            is_new = number not in self._homes
             with in_lane(seeds_globals=self._randomness) as enter:
                 self._begin(number, start, stream, enter)
+            if is_new:
+                firsts[number] = self._homes[number].first
+        return firsts
 
     def _begin(
         self, number: int, start: Start, stream: Stream, enter: Callable[[int], None]

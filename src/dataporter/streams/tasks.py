@@ -28,7 +28,7 @@ from dataporter.utils.state_dict import Progress
 _NO_POSITIONS = np.empty(0, np.int64)
 
 # Begins lanes that are read in this process.
-Open: TypeAlias = Callable[[Mapping[int, Start], Stream], None]
+Open: TypeAlias = Callable[[Mapping[int, Start], Stream], Mapping[int, bytes | None]]
 
 
 class Turns:
@@ -158,11 +158,11 @@ class LaneTasks:
             for lane, state in lanes.each.items()
             if not state.ended
         }
+        if opens is not None:
+            lanes = _begun(lanes, opens(starts, Stream(seed, progress.epoch)))
+            progress, starts = replace(progress, lanes=lanes), {}
         if all(state.is_at_start for state in lanes.each.values()):
             self._began = lanes
-        if opens is not None:
-            opens(starts, Stream(seed, progress.epoch))
-            starts = {}
         self._put_back = set()
         tasks = self._inner.run(progress, seed)
         reading = Reading(
@@ -300,6 +300,17 @@ class Reading(Iterator[Task]):
             progress = replace(task.progress, lanes=lanes)
         self.progress = progress
         return task._replace(progress=progress), got.batch if got.size else EMPTY
+
+
+def _begun(lanes: Lanes, firsts: Mapping[int, bytes | None]) -> Lanes:
+    """Lanes with the states of their datasets before anything was read, where none is known."""
+    each = {
+        lane: replace(state, dataset=firsts.get(lane))
+        if state.is_at_start and state.dataset is None
+        else state
+        for lane, state in lanes.each.items()
+    }
+    return replace(lanes, each=each)
 
 
 def lanes_of(progress: Progress) -> Lanes:
