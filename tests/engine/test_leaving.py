@@ -94,3 +94,16 @@ def test_a_forked_child_leaves_its_parents_workers_alone():
     assert os.waitpid(pid, 0)[1] == 0
     del loader
     until(lambda: not worker_pids())
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"sampler": range(32)}], ids=str)
+def test_workers_that_stay_are_told_to_end_when_their_loader_is_dropped(options):
+    """Not when garbage is collected, which may take long."""
+    loader = make(persistent_workers=True, **options)
+    pids = pids_of_a_pass(loader)
+    gc.disable()
+    try:
+        del loader
+        until(lambda: all(state_of(pid) in ("Z", "") for pid in pids))
+    finally:
+        gc.enable()

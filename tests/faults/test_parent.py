@@ -429,7 +429,7 @@ signal.pause()
         pids = told(child)["pids"]
         assert len(pids) == 2
         until(lambda: not any(map(is_running, pids)), seconds=5)
-        assert state_of(child.pid) == "S"
+        until(lambda: state_of(child.pid) == "S")
 
 
 def test_a_workers_death_is_noticed_although_another_process_has_inherited_its_pipe(tmp_path):
