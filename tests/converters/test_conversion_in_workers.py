@@ -46,10 +46,9 @@ def _tidy():
 
 def bytes_in_slots(converter):
     """What the slots of all batches of a pass have, and what the batches themselves have."""
-    batches = []
-    for batch in loader_of(converter, num_workers=1):
-        batches.append(batch)
-        held = arena_bytes()  # while the pass has its arena open
+    loader = loader_of(converter, num_workers=1, persistent_workers=True)  # its arena stays open
+    batches = list(loader)
+    held = arena_bytes()
     tensors = [part for batch in batches for part in batch.values() if not isinstance(part, list)]
     return held, sum(part.nbytes for part in tensors)
 
