@@ -10,6 +10,7 @@ from support import Ids
 from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader
+from dataporter.engine.leaving import limit_leavers, look_after_leavers
 
 
 def make(**options: Any) -> ResumableDataLoader:
@@ -107,3 +108,18 @@ def test_workers_that_stay_are_told_to_end_when_their_loader_is_dropped(options)
         until(lambda: all(state_of(pid) in ("Z", "") for pid in pids))
     finally:
         gc.enable()
+
+
+def test_a_collection_of_garbage_while_leavers_are_looked_after_does_not_disturb():
+    before = gc.get_threshold()
+    gc.set_threshold(1)  # a collection at nearly every allocation
+    try:
+        for _ in range(3):
+            batches = [iter(ResumableDataLoader(Ids(40), 4, num_workers=2)) for _ in range(3)]
+            for loop in batches:
+                next(loop)
+            del batches, loop
+            limit_leavers(0, reads=0)
+            look_after_leavers()
+    finally:
+        gc.set_threshold(*before)

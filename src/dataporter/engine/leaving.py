@@ -75,8 +75,11 @@ def look_after_leavers() -> None:
     if not _leaving or os.getpid() != _owner:
         return
     now = time.monotonic()
-    for process, leaver in tuple(_leaving.items()):
-        if not process.is_alive():  # this also collects the exit status
+    # Keys alone: to make tuples of them with their values may begin a collection of garbage, which
+    # looks after leavers itself.
+    for process in list(_leaving):
+        leaver = _leaving.get(process)
+        if leaver is None or not process.is_alive():  # this also collects the exit status
             forget(process)
         elif now >= leaver.deadline:
             process.kill()
@@ -85,7 +88,8 @@ def look_after_leavers() -> None:
 def limit_leavers(most: int, *, reads: int) -> None:
     """Kill the oldest of those that are leaving, where more than `most` read the same dataset."""
     look_after_leavers()
-    same = [process for process, leaver in tuple(_leaving.items()) if leaver.reads == reads]
+    leaving = [(process, _leaving.get(process)) for process in list(_leaving)]
+    same = [process for process, leaver in leaving if leaver is not None and leaver.reads == reads]
     for process in same[: max(len(same) - most, 0)]:
         process.kill()
 
