@@ -1,6 +1,7 @@
 """Workers that have ended are collected: no zombie stays, and nobody waits for one."""
 
 import gc
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from support import Ids
 from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader
-from dataporter.engine.leaving import limit_leavers, look_after_leavers
+from dataporter.engine.leaving import look_after_leavers, remember, see_off
 
 
 def make(**options: Any) -> ResumableDataLoader:
@@ -111,15 +112,16 @@ def test_workers_that_stay_are_told_to_end_when_their_loader_is_dropped(options)
 
 
 def test_a_collection_of_garbage_while_leavers_are_looked_after_does_not_disturb():
+    processes = [multiprocessing.Process(target=int) for _ in range(5)]
+    for process in processes:
+        process.start()
+        remember(process)
+    for process in processes:
+        process.join()
+        see_off(process, reads=0)
     before = gc.get_threshold()
     gc.set_threshold(1)  # a collection at nearly every allocation
     try:
-        for _ in range(3):
-            batches = [iter(ResumableDataLoader(Ids(40), 4, num_workers=2)) for _ in range(3)]
-            for loop in batches:
-                next(loop)
-            del batches, loop
-            limit_leavers(0, reads=0)
-            look_after_leavers()
+        look_after_leavers()
     finally:
         gc.set_threshold(*before)
