@@ -1,6 +1,7 @@
 """Lanes: an iterable is resumed exactly, at every batch, by any number of workers."""
 
 import copy
+import gc
 import io
 import itertools
 import json
@@ -616,3 +617,27 @@ def test_passes_side_by_side_do_not_depend_on_who_reads(kind, lanes, turns):
         return got
 
     assert read(0) == read(2)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "engine": "threads"}], ids=str)
+def test_a_pass_that_is_dropped_closes_its_iterators_without_the_garbage_collector(options):
+    """One that waits for its own threads when it is closed would hang in one of them."""
+    closed = []
+
+    class Closing(IterableDataset):
+        def __iter__(self):
+            try:
+                yield from range(100)
+            finally:
+                closed.append(1)
+
+    loader = ResumableDataLoader(Closing(), 4, lanes=2, **options)
+    gc.disable()
+    try:
+        running = iter(loader)
+        for _ in range(3):
+            next(running)
+        del running
+        assert len(closed) == 2
+    finally:
+        gc.enable()

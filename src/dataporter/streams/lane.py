@@ -17,7 +17,6 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +62,10 @@ class Lane:
         self._iterator: Iterator[Any] | None = None
         self.ended = False
         self._has_read = False
-        self._return: Callable[[], None] | None = None  # to where another pass has taken it from
+        # What it takes to go on where another pass has taken the dataset from. Not a method of
+        # this lane: it would hold itself, and its iterator would outlive the pass.
+        self._left: LaneState | None = None
+        self._begins_again = False
         self._sent: list[bytes | None] = [None, None]
 
     def begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
@@ -72,7 +74,7 @@ class Lane:
             try:
                 self._take_over()
                 self._begin(start, epoch, seeding)
-                self._begin_again = partial(self._begin, start, epoch, seeding)
+                self._began = start, epoch, seeding
             except Exception as error:
                 self._sign(error)
                 raise
@@ -104,14 +106,17 @@ class Lane:
         if reader is not None and not reader.ended:
             reader._leave()  # noqa: SLF001  our own
         self._home.reader = weakref.ref(self)
-        if self._return is not None:
+        if self._begins_again:
             self._tell_epoch()
-            self._return()
+            self._begin(*self._began)
+        elif self._left is not None:
+            self._tell_epoch()
+            self._resume(self._left, None, lambda _: None)
 
     def _leave(self) -> None:
         """Keep what it takes to go on here."""
-        if not self._has_read and _stays_loaded(self._dataset):
-            self._return = self._begin_again
+        self._begins_again = not self._has_read and _stays_loaded(self._dataset)
+        if self._begins_again:
             return
         own = self._iterator is not self._dataset
         at = LaneState(
@@ -121,7 +126,7 @@ class Lane:
             iterator=self._packed(self._iterator),
         )
         if at.dataset is not None or at.iterator is not None:
-            self._return = partial(self._resume, at, None, lambda _: None)
+            self._left = at
 
     def _state_before(self) -> bytes | None:
         """The dataset's state, so that the first pass over it can begin again."""
