@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 # What forks most workers comes first: that takes longer from a process that has imported all
 # that the other tests need.
-FORKS := tests/engine tests/faults tests/streams tests/properties tests/distributed
+FORKS := tests/engine tests/faults tests/sources tests/properties tests/distributed
 
 .PHONY: demo test lint docs bench soak clean
 
@@ -20,6 +20,7 @@ test: lint
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 # The tests build it as well, elsewhere, and run what it shows. With --quiet, it would not be strict.
@@ -33,7 +34,7 @@ soak: $(VENV)/.dev
 	$(BIN)/pytest -n 2 -m soak
 
 clean:
-	rm -rf $(VENV) site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # The package with what it needs, installed again only when its declaration changes.
 $(VENV)/.package: pyproject.toml constraints.txt

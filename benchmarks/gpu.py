@@ -19,9 +19,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from dataporter import ResumableDataLoader
-from dataporter.comparison.measure import interleaved, table
-from dataporter.comparison.workloads import Images, TokenWindows
 from dataporter.converters import DtypeConverter
+from dataporter.tools.comparison.measure import interleaved, table
+from dataporter.tools.comparison.workloads import Images, TokenWindows
 
 ROUNDS = 3
 GIB = 2**30

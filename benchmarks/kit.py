@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from dataporter.comparison.measure import interleaved, table
 from dataporter.converters import KeyBasedDtypeConverter
 from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.tools.comparison.measure import interleaved, table
 from dataporter.training import (
     DataLoaderConfig,
     DataLoaderFactory,

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from dataporter.comparison.measure import count, interleaved, table
-from dataporter.order import ShuffledOrder
+from dataporter.law import ShuffledOrder
+from dataporter.tools.comparison.measure import count, interleaved, table
 
 LENGTHS = [10**3, 10**4, 10**6, 10**8, 10**9, 10**12]
 INDICES = 2**17  # evaluated at a time, from the middle of the epoch where it is longer

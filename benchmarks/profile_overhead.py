@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from dataporter import ResumableDataLoader
-from dataporter.comparison.measure import table
+from dataporter.tools.comparison.measure import table
 
 GENERATIONS = 6  # processes are started anew: each has its memory elsewhere
 ROUNDS = 12
@@ -150,7 +150,7 @@ def _serve(*, notes: bool) -> None:
             loaders[name] = _loader(name)
         loader, timing = loaders[name], None
         if notes:
-            from dataporter.timing import Timing  # noqa: PLC0415  `before` has none
+            from dataporter.fetch.timing import Timing  # noqa: PLC0415  `before` has none
 
             timing = Timing()
             loader.note_times(timing)

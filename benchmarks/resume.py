@@ -13,9 +13,9 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from dataporter.comparison.measure import count, table
-from dataporter.comparison.resuming import SIZES, Point
-from dataporter.comparison.running import resumed
+from dataporter.tools.comparison.measure import count, table
+from dataporter.tools.comparison.resuming import SIZES, Point
+from dataporter.tools.comparison.running import resumed
 
 ROUNDS = 5
 LIMIT = 60.0  # seconds for the rounds of one size

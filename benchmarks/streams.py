@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dataporter.comparison.measure import interleaved, table
 from dataporter.stateful_dataloader import StatefulDataLoader
+from dataporter.tools.comparison.measure import interleaved, table
 
 ROUNDS = 5
 

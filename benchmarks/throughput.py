@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from dataporter import ResumableDataLoader
-from dataporter.comparison.measure import interleaved, table
-from dataporter.comparison.workloads import FiveFields, TokenWindows
+from dataporter.tools.comparison.measure import interleaved, table
+from dataporter.tools.comparison.workloads import FiveFields, TokenWindows
 
 ROUNDS = 9
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from dataporter import ResumableDataLoader
-from dataporter.comparison.measure import interleaved, table
-from dataporter.comparison.workloads import WORKLOADS, TokenWindows
+from dataporter.tools.comparison.measure import interleaved, table
+from dataporter.tools.comparison.workloads import WORKLOADS, TokenWindows
 
 ROUNDS = 5
 

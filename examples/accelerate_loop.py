@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from dataporter import ResumableDataLoader
-from dataporter.integrations.accelerate import Accelerator
+from dataporter.trainers.accelerate import Accelerator
 
 EPOCHS = 2
 SAVE_EVERY = 4  # batches

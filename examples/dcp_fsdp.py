@@ -28,7 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 from dataporter import ResumableDataLoader
-from dataporter.integrations.distributed_checkpoint import WholeState
+from dataporter.trainers.distributed_checkpoint import WholeState
 
 SAMPLES = 499
 

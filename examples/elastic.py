@@ -38,7 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from dataporter import ResumableDataLoader
-from dataporter.order import Tail
+from dataporter.law import Tail
 
 SAMPLES = 1009  # a prime: no number of ranks divides it
 

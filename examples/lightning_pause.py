@@ -26,7 +26,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dataporter import ResumableDataLoader
-from dataporter.integrations.lightning import PauseCallback
+from dataporter.trainers.lightning import PauseCallback
 
 SAMPLES = 1009
 EPOCHS = 3

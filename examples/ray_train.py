@@ -26,7 +26,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dataporter import ResumableDataLoader
-from dataporter.integrations.ray import load_loader, save_loader
+from dataporter.trainers.ray import load_loader, save_loader
 
 SAMPLES = 499
 

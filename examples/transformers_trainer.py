@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from transformers import TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from dataporter.integrations.transformers import ResumableTrainer
+from dataporter.trainers.transformers import ResumableTrainer
 
 
 class Noisy(Dataset[dict[str, torch.Tensor]]):

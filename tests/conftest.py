@@ -53,7 +53,7 @@ def _room_for_sockets(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(autouse=True)
 def _in_time_and_tidy(request: pytest.FixtureRequest):
     """No test of workers may hang, and none leaves a worker behind for the next."""
-    if request.path.parent.name not in ("engine", "faults", "streams"):
+    if request.path.parent.name not in ("engine", "faults", "lanes"):
         yield
         return
     with limited(90):

@@ -18,7 +18,7 @@ import typer.main
 
 import dataporter.errors
 from dataporter import DataPorterError, DataPorterWarning, ResumableDataLoader
-from dataporter.cli.main import app
+from dataporter.tools.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

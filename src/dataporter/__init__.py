@@ -47,7 +47,7 @@ from dataporter.errors import (
     WorkerStartError,
     WorkerTimeoutError,
 )
-from dataporter.randomness import sample_rng
+from dataporter.fetch.randomness import sample_rng
 from dataporter.resumable_dataloader import ResumableDataLoader, create_resumable_dataloader
 from dataporter.samplers import ResumableDistributedSampler, ResumableSampler
 

@@ -1,6 +1,6 @@
 """`python -m dataporter` is the `dataporter` command."""
 
-from dataporter.cli import start
+from dataporter.tools.cli import start
 
 if __name__ == "__main__":
     start()

@@ -38,7 +38,7 @@ def warn_if_lightning_resumes_alone(*, loaded: bool) -> None:
     trainer = _training_trainer()
     if trainer is None or not (loaded or trainer.ckpt_path) or trainer in _warned:
         return
-    ours: Any = sys.modules.get("dataporter.integrations.lightning.resume")
+    ours: Any = sys.modules.get("dataporter.trainers.lightning.resume")
     if ours is not None and any(
         isinstance(each, ours.ResumeCallback) for each in trainer.callbacks
     ):
@@ -46,7 +46,7 @@ def warn_if_lightning_resumes_alone(*, loaded: bool) -> None:
     _warned.add(trainer)
     msg = (
         "Lightning resumes this loader without dataporter's ResumeCallback, and may lose or repeat "
-        "an epoch. Add the callback: from dataporter.integrations.lightning import ResumeCallback; "
+        "an epoch. Add the callback: from dataporter.trainers.lightning import ResumeCallback; "
         "Trainer(callbacks=[ResumeCallback()]); and give the checkpoint to fit(ckpt_path=...)."
     )
     warnings.warn(msg, MissingCallbackWarning, stacklevel=3)

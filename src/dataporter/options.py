@@ -16,9 +16,9 @@ from torch.utils.data import IterableDataset
 from dataporter.arguments import check_int
 from dataporter.engine import can_start_workers
 from dataporter.errors import OptionError, OptionTypeError
-from dataporter.order import Tail
+from dataporter.law import Tail
 from dataporter.samplers import ResumableSampler
-from dataporter.streams import has_lanes, is_datapipe
+from dataporter.sources.lanes import has_lanes, is_datapipe
 
 
 class _Unsaid(int):

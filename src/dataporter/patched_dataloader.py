@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from torch.utils.data import DistributedSampler
 
 from dataporter.errors import TopologyError
+from dataporter.law import Topology
 from dataporter.options import UNSAID
-from dataporter.order import Topology
 from dataporter.resumable_dataloader import ResumableDataLoader, Samples
 from dataporter.samplers import ResumableSampler, group_topology, is_own
 from dataporter.strategies import resolve_strategy

@@ -17,8 +17,6 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from dataporter.arguments import check_int
-from dataporter.arrivals import Arrivals
-from dataporter.cursor import MOST_UNUSED, Cursor
 from dataporter.engine import Fetches, Renew, Results, Runner, WorkerOptions, usable_cores
 from dataporter.errors import (
     OptionError,
@@ -29,13 +27,29 @@ from dataporter.errors import (
     TopologyError,
     UncheckedStateWarning,
 )
-from dataporter.explanation import Explanation, summary
 from dataporter.fetch import Fetcher, Skipped, conversion_of
+from dataporter.fetch.timing import Timing
+from dataporter.law import Plan, Tail, Topology
+from dataporter.law.epochs import MOST_UNUSED, Cursor
+from dataporter.law.explanation import Explanation, summary
+from dataporter.law.keys import key_as_int
+from dataporter.law.lane_states import Lanes
+from dataporter.law.state import (
+    Identity,
+    Mismatch,
+    Progress,
+    build_state,
+    is_place,
+    merged,
+    mismatches,
+    parse_place,
+    parse_state,
+    past_the_end,
+    unchecked,
+    within,
+)
 from dataporter.lightning_without_callback import warn_if_lightning_resumes_alone
 from dataporter.options import UNSAID, as_device, as_said, check_options
-from dataporter.order import Plan, Tail, Topology
-from dataporter.order.keys import key_as_int
-from dataporter.passes import Pass
 from dataporter.samplers import (
     JoiningSampler,
     ResumableSampler,
@@ -44,8 +58,9 @@ from dataporter.samplers import (
     group_topology,
     is_own,
 )
-from dataporter.strategies import ResumptionStrategy, agreed, resolve_strategy
-from dataporter.streams import (
+from dataporter.sources.arrivals import Arrivals
+from dataporter.sources.fingerprint import Fingerprint, dataset_length
+from dataporter.sources.lanes import (
     LaneFetcher,
     LaneTasks,
     Together,
@@ -62,25 +77,10 @@ from dataporter.streams import (
     unwrapped,
     with_shuffling,
 )
-from dataporter.tasks import PlannedTasks, SampledTasks, Task, Tasks
-from dataporter.timing import Timing
-from dataporter.users_sampler import UsersSampler, epoch_of
-from dataporter.utils.fingerprint import Fingerprint, dataset_length
-from dataporter.utils.lane_states import Lanes
-from dataporter.utils.state_dict import (
-    Identity,
-    Mismatch,
-    Progress,
-    build_state,
-    is_place,
-    merged,
-    mismatches,
-    parse_place,
-    parse_state,
-    past_the_end,
-    unchecked,
-    within,
-)
+from dataporter.sources.passes import Pass
+from dataporter.sources.tasks import PlannedTasks, SampledTasks, Task, Tasks
+from dataporter.sources.users_sampler import UsersSampler, epoch_of
+from dataporter.strategies import ResumptionStrategy, agreed, resolve_strategy
 
 Sample_co = TypeVar("Sample_co", covariant=True)
 
@@ -356,7 +356,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         msg = (
             "Accelerate would put a loader of its own in place of this one: it does not resume, "
             "and several processes would share the data twice and miss some of it. Use "
-            "dataporter.integrations.accelerate.Accelerator, which prepares this loader as it is."
+            "dataporter.trainers.accelerate.Accelerator, which prepares this loader as it is."
         )
         raise OptionTypeError(msg)
 

@@ -32,7 +32,7 @@ from dataporter.errors import (
     StateMismatchWarning,
     TopologyError,
 )
-from dataporter.order import (
+from dataporter.law import (
     Order,
     Plan,
     SequentialOrder,
@@ -41,8 +41,8 @@ from dataporter.order import (
     Topology,
     WeightedOrder,
 )
-from dataporter.order.keys import MAX_SEED
-from dataporter.utils.state_dict import Progress, past_the_end, within
+from dataporter.law.keys import MAX_SEED
+from dataporter.law.state import Progress, past_the_end, within
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,10 +22,10 @@ from dataporter.errors import (
     StateFormatError,
     StateMismatchError,
 )
+from dataporter.law.state import Progress
+from dataporter.law.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
 from dataporter.resumable_dataloader import ResumableDataLoader, Samples
-from dataporter.streams import is_datapipe, is_iterable
-from dataporter.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
-from dataporter.utils.state_dict import Progress
+from dataporter.sources.lanes import is_datapipe, is_iterable
 
 __all__ = [
     "BatchSampler",

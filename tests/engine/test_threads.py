@@ -14,7 +14,7 @@ from dataporter import (
     WorkerTimeoutError,
     sample_rng,
 )
-from dataporter.generators import capture
+from dataporter.fetch.generators import capture
 
 
 def make(num_workers: int, **options) -> ResumableDataLoader:

@@ -357,10 +357,10 @@ def test_a_simulated_windows_imports_every_module_and_loads_inline_and_in_thread
         import dataporter
         found = [m.name for m in pkgutil.walk_packages(dataporter.__path__, "dataporter.")]
         # Other frameworks, and what the command is made with, have parts of Windows's own.
-        left_out = ("dataporter.integrations", "dataporter.__main__", "dataporter.cli.")
+        left_out = ("dataporter.trainers", "dataporter.__main__", "dataporter.tools.cli.")
         names = [name for name in found if not name.startswith(left_out)]
         assert len(names) > 100
-        for name in (*names, "dataporter.cli.signals"):
+        for name in (*names, "dataporter.tools.cli.signals"):
             importlib.import_module(name)
 
         from support import Augmented, passes, plain
@@ -403,8 +403,8 @@ def test_a_simulated_windows_refuses_in_words_what_it_cannot_do(tmp_path):
         tmp_path,
         f"""
         from dataporter import DataPorterError, ResumableDataLoader
-        from dataporter.profiling import profile
-        from dataporter.testing import verify
+        from dataporter.tools.profile import profile
+        from dataporter.tools.verify import verify
         from dataporter.training import CheckpointManager
 
         def make_loader(): ...
@@ -432,7 +432,7 @@ def test_a_simulated_windows_has_the_callback_that_pauses(tmp_path):
     shown = run_like_windows(
         tmp_path,
         """
-        from dataporter.integrations.lightning import PauseCallback
+        from dataporter.trainers.lightning import PauseCallback
         print(PauseCallback("checkpoints"))
         """,
         before="import lightning.pytorch\n",

@@ -18,7 +18,7 @@ from torch.utils.data import (
 
 from dataporter import OptionTypeError, ResumableDataLoader, sample_rng
 from dataporter.fetch import Fetcher
-from dataporter.randomness import Stream
+from dataporter.fetch.randomness import Stream
 
 
 class Squares(Sequence):

@@ -13,7 +13,7 @@ from dataporter import (
     TopologyError,
     create_resumable_dataloader,
 )
-from dataporter.order import Topology
+from dataporter.law import Topology
 from dataporter.strategies import (
     DistributedStrategy,
     SimpleStrategy,

@@ -15,7 +15,7 @@ from support import Ids, one_pass
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from dataporter import ResumableDataLoader, StateMismatchError, StateMismatchWarning
-from dataporter.utils.fingerprint import dataset_fingerprint
+from dataporter.sources.fingerprint import dataset_fingerprint
 
 
 def state_of(dataset, batches=1) -> dict:

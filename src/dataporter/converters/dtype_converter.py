@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from dataporter.arguments import did_you_mean
-from dataporter.containers import joined, parts_of, with_parts
 from dataporter.converters.dtypes import as_dtype, dtype_name
 from dataporter.converters.narrowing import OnOverflow, cast
 from dataporter.converters.numbers import KINDS, as_array
 from dataporter.converters.report import ConversionReport, ReportRow
 from dataporter.converters.rules import Rules, as_rules, take_step
 from dataporter.errors import ConversionError, OptionError, UnmatchedKeyWarning
+from dataporter.fetch.containers import joined, parts_of, with_parts
 
 _NUMBERS = (bool, int, float, complex)
 _NOT_IN_NUMPY = ("bfloat16", "float8")

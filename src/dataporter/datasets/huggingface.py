@@ -34,7 +34,7 @@ from dataporter.datasets.columns import (
 )
 from dataporter.errors import CollationError, OptionError, OptionTypeError
 from dataporter.fetch.rows import check_rows, columns_of
-from dataporter.utils.fingerprint import dataset_fingerprint
+from dataporter.sources.fingerprint import dataset_fingerprint
 
 
 class HFDatasetWrapper(Dataset[Any]):

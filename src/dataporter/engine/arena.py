@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dataporter.engine.libc import libc
 from dataporter.engine.locks import PageLock, take_lock
 from dataporter.errors import UnsupportedSystemError
-from dataporter.libc import libc
 
 # The file's address space is cut into slots of 64 GiB; it has room for 2**20 of them.
 _STRIDE = 2**36

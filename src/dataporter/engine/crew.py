@@ -28,6 +28,7 @@ from dataporter.engine.leaving import (
     see_off,
     watch,
 )
+from dataporter.engine.libc import libc
 from dataporter.engine.worker import IGNORED, Duty, Fetches, Wiring, work
 from dataporter.errors import (
     OptionError,
@@ -35,8 +36,7 @@ from dataporter.errors import (
     WorkerRestartWarning,
     WorkerStartError,
 )
-from dataporter.libc import libc
-from dataporter.tasks import Task
+from dataporter.sources.tasks import Task
 
 BOARD = 0  # the slot in which every worker notes the number of the issue it has in hand
 _STARTING = 2**64 - 1  # on the board until a worker can tell what goes wrong

@@ -27,12 +27,12 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from dataporter.containers import changed, is_plain_list, parts_of
 from dataporter.engine.marks import note_stream
 from dataporter.engine.results import Results
 from dataporter.engine.wire import is_plain
 from dataporter.fetch import EMPTY, Failed, Late
-from dataporter.tasks import Task
+from dataporter.fetch.containers import changed, is_plain_list, parts_of
+from dataporter.sources.tasks import Task
 
 _SMALL = 2**19  # bytes; over the link in 10 µs
 

@@ -9,8 +9,8 @@ from dataporter.engine.pinning import can_pin, pinned, pinned_empty
 from dataporter.engine.results import Results
 from dataporter.engine.worker import Fetches
 from dataporter.fetch import EMPTY, Failed
-from dataporter.tasks import Task
-from dataporter.timing import PIN
+from dataporter.fetch.timing import PIN
+from dataporter.sources.tasks import Task
 
 
 def run_inline(tasks: Iterator[Task], fetch: Fetches, *, pin_memory: bool = False) -> Results:

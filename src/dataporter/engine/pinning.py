@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dataporter.containers import changed
+from dataporter.fetch.containers import changed
 
 
 def can_pin() -> bool:

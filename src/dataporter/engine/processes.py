@@ -59,8 +59,8 @@ from dataporter.engine.wire import (
 from dataporter.engine.worker import Fetches, Wiring, WorkerTraceback
 from dataporter.errors import PageLockWarning, WorkerError, WorkerTimeoutError
 from dataporter.fetch import EMPTY, Failed, Late
-from dataporter.tasks import Task
-from dataporter.timing import Timing
+from dataporter.fetch.timing import Timing
+from dataporter.sources.tasks import Task
 
 _RUSH = 4
 _STRETCH = 16

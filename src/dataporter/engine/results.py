@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dataporter.fetch import Late
-from dataporter.tasks import Task
+from dataporter.sources.tasks import Task
 
 
 class Results(NamedTuple):

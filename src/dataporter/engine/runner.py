@@ -14,7 +14,7 @@ from dataporter.engine.processes import ProcessEngine, Renew
 from dataporter.engine.results import Results
 from dataporter.engine.threads import run_in_threads
 from dataporter.engine.worker import Fetches
-from dataporter.tasks import Task
+from dataporter.sources.tasks import Task
 
 
 class Runner:

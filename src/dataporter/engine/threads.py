@@ -23,8 +23,8 @@ from dataporter.engine.results import Results
 from dataporter.engine.worker import Fetches
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
 from dataporter.fetch import Late
-from dataporter.generators import capture, restore
-from dataporter.tasks import Task
+from dataporter.fetch.generators import capture, restore
+from dataporter.sources.tasks import Task
 
 
 def run_in_threads(

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from dataporter.engine.arena import Slot, Writer, tensor_bytes, tensor_over
-from dataporter.randomness import Stream
+from dataporter.fetch.randomness import Stream
 
 # To a worker: number of the issue, slot, size of what to do. From a worker: number of the
 # issue, slot, outcome, offset and size of the result. Both are far below the size up to

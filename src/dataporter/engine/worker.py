@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dataporter.child_processes import die_with
 from dataporter.engine.arena import Slot, Writer
+from dataporter.engine.child_processes import die_with
 from dataporter.engine.leaving import end_soon
+from dataporter.engine.libc import libc
 from dataporter.engine.wire import (
     BATCH,
     ERROR,
@@ -36,11 +37,10 @@ from dataporter.engine.wire import (
 )
 from dataporter.fetch import EMPTY, Skipped
 from dataporter.fetch.collate import Empty
-from dataporter.generators import seed_all
-from dataporter.libc import libc
-from dataporter.randomness import Stream
-from dataporter.timing import WRITE, Timing
-from dataporter.worker_info import announce_worker
+from dataporter.fetch.generators import seed_all
+from dataporter.fetch.randomness import Stream
+from dataporter.fetch.timing import WRITE, Timing
+from dataporter.fetch.worker_info import announce_worker
 
 # glibc's `mallopt`: options of malloc and what they are set to.
 _MALLOC = {

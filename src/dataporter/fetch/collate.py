@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from dataporter.worker_info import worker_unannounced
+from dataporter.fetch.worker_info import worker_unannounced
 
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 

@@ -22,9 +22,9 @@ from torch.utils.data import default_collate, default_convert
 
 from dataporter.errors import OptionTypeError
 from dataporter.fetch.collate import Empty, collate
+from dataporter.fetch.randomness import LazySeeding, Stream, finished
+from dataporter.fetch.timing import COLLATE, CONVERT, FETCH, Timing
 from dataporter.fetch.vectorised import Gather, gather_for
-from dataporter.randomness import LazySeeding, Stream, finished
-from dataporter.timing import COLLATE, CONVERT, FETCH, Timing
 
 # Reading these runs nobody's code, so nothing can be drawn there.
 _CONTAINERS = (list, tuple, range, dict)

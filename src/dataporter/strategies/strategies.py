@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from dataporter.errors import OptionError, TopologyError
-from dataporter.order import Tail, Topology, located
+from dataporter.law import Tail, Topology, located
 from dataporter.samplers import (
     JoiningSampler,
     ResumableDistributedSampler,

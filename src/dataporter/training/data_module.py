@@ -25,18 +25,18 @@ from dataporter.errors import (
     StateMismatchError,
     StateMismatchWarning,
 )
-from dataporter.order import ShuffledOrder
-from dataporter.order.keys import key_as_int
+from dataporter.law import ShuffledOrder
+from dataporter.law.keys import key_as_int
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import checked_seed
+from dataporter.sources.fingerprint import dataset_length
+from dataporter.sources.lanes import has_lanes, is_iterable
 from dataporter.strategies import resolve_strategy
-from dataporter.streams import has_lanes, is_iterable
 from dataporter.training.default_collator import DefaultCollator
 from dataporter.training.factory import DataLoaderConfig, DataLoaderFactory
 from dataporter.training.registry import CollatorRegistry
 from dataporter.training.task_spec import TaskSpec
 from dataporter.training.tensor_collator import TensorCollator, is_tensor
-from dataporter.utils.fingerprint import dataset_length
 
 
 @runtime_checkable

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dataporter.errors import NoSampleError
 from dataporter.fetch.ragged import IGNORED, Ragged
-from dataporter.order.keys import key_as_int, mix, uniform
-from dataporter.randomness import keys_of_samples, sample_rng
+from dataporter.fetch.randomness import keys_of_samples, sample_rng
+from dataporter.law.keys import key_as_int, mix, uniform
 
 # What becomes of a token that was chosen: by BERT's recipe the mask token for 80 %, any
 # token for 10 %, and for the rest itself.

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch.distributed as dist
 
 from dataporter.errors import CheckpointError
-from dataporter.order import Topology
+from dataporter.law import Topology
 from dataporter.samplers import group_topology
 
 T = TypeVar("T")

@@ -1,1 +1,1 @@
-"""The state's schema, what tells datasets apart, steps and timing of a loader."""
+"""Paths of documents: the state, and steps and timing of a loader."""

@@ -1,5 +1,0 @@
-"""A training that is killed and resumed on other processes, and compared with one that was not."""
-
-from dataporter.demonstration.runs import Story, tell
-
-__all__ = ["Story", "tell"]

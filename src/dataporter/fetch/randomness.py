@@ -1,0 +1,386 @@
+"""A sample's random numbers: keyed by (seed, epoch, position), never by who fetches it.
+
+While a sample is fetched, the global generators of Python, NumPy and torch start from
+its key, and `sample_rng()` gives a NumPy generator with that key. Seeding three generators
+costs 7 µs a sample, too much for a dataset that draws nothing, so `LazySeeding` seeds
+only those who draw. If the result ever differs from seeding every sample, it is a bug.
+
+Out of scope: generators that a dataset owns itself, and draws that nobody can see after
+the fact, since the dataset puts the generator back itself (`torch.random.fork_rng()`). Let
+it draw from `sample_rng()`. The global generators are one for all threads of a process.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import length_hint
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.errors import NoSampleError, add_note
+from dataporter.fetch.generators import capture, restore, seed_all
+from dataporter.law.keys import key_as_int, mix, mix_one
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+class Stream:
+    """The keys of one epoch's samples and batches.
+
+    >>> keys = Stream(seed=1, epoch=0).sample_keys(np.array([5, 6]))
+    >>> keys == Stream(seed=1, epoch=0).sample_keys(np.array([5, 6]))
+    True
+    >>> keys == Stream(seed=0, epoch=1).sample_keys(np.array([5, 6]))
+    False
+    """
+
+    def __init__(self, seed: int, epoch: int) -> None:
+        self.seed = seed
+        self.epoch = epoch
+        self._sample = key_as_int("sample", seed, epoch)
+        self._batch = key_as_int("batch", seed, epoch)
+        self._lanes: dict[int, int] = {}
+
+    def sample_keys(self, positions: NDArray[np.int64]) -> list[int]:
+        """One 64-bit key for each position."""
+        keys: list[int] = mix(self._sample, positions).tolist()
+        return keys
+
+    def batch_key(self, positions: NDArray[np.int64]) -> int:
+        """The key of what is done to a batch as a whole: that of its first position."""
+        return mix_one(self._batch, int(positions[0])) if len(positions) else self._batch
+
+    def lane_key(self, lane: int, number: int) -> int:
+        """The key of a lane's batch; number -1 is for what comes before its first."""
+        if lane not in self._lanes:
+            self._lanes[lane] = key_as_int("lane", self.seed, self.epoch, lane)
+        return mix_one(self._lanes[lane], number + 1)
+
+
+class _Current:
+    """The sample that a thread is fetching, or the batch that it is collating."""
+
+    __slots__ = ("asked", "generator", "key", "sample_keys")
+
+    def __init__(self) -> None:
+        self.key: int | None = None
+        self.generator: np.random.Generator | None = None
+        self.asked = False
+        self.sample_keys: Callable[[], Sequence[int]] | None = None
+
+    def enter(self, key: int | None) -> None:
+        self.key = key
+        self.generator = None
+
+
+class _Threads(threading.local):
+    def __init__(self) -> None:
+        self.current = _Current()
+
+
+_threads = _Threads()
+
+# The key while a batch is fetched as a whole: whoever asks for it then is told apart later.
+_NO_SAMPLE = 0
+
+
+def sample_rng() -> np.random.Generator:
+    """Give the random generator of the sample that is being fetched.
+
+    Call it in `__getitem__`, a transform or a collate function, instead of keeping a
+    generator of your own. Within one sample every call returns the same generator, and
+    the numbers are the same under any number of workers and ranks and after any resume.
+
+    >>> from dataporter import ResumableDataLoader
+    >>> class Noisy:
+    ...     def __len__(self):
+    ...         return 4
+    ...     def __getitem__(self, index):
+    ...         return index + sample_rng().random()
+    >>> loader = ResumableDataLoader(Noisy(), batch_size=4, seed=1)
+    >>> first, again = next(iter(loader)), next(iter(ResumableDataLoader(Noisy(), 4, seed=1)))
+    >>> first.tolist() == again.tolist()
+    True
+    """
+    current = _threads.current
+    current.asked = True
+    if current.generator is None:
+        if current.key is None:
+            msg = (
+                "sample_rng() was called where no sample is being fetched. Call it in the "
+                "dataset's __getitem__, a transform or a collate function of a dataporter loader."
+            )
+            raise NoSampleError(msg)
+        current.generator = np.random.Generator(np.random.Philox(key=current.key))
+    return current.generator
+
+
+def keys_of_samples() -> Sequence[int] | None:
+    """Give the keys of the samples of the batch that is being collated, in its order.
+
+    None where no batch is being collated. With them a collate function can do to a sample
+    what does not depend on the batch around it.
+    """
+    sample_keys = _threads.current.sample_keys
+    return None if sample_keys is None else sample_keys()
+
+
+# What a step was seen to need, and so is given. Plain numbers: an enum's members cost more
+# to look up than the comparison they are for, at every batch.
+_NOTHING = 0  # all at once; afterwards look whether it drew after all
+_KEYED = 1  # one by one, so that sample_rng() knows the sample; look likewise
+_SEEDED = 2  # one by one, the global generators seeded before each
+
+
+class LazySeeding:
+    """Applies a function to arguments as if each application had been seeded.
+
+    The first run is seeded. If nothing was drawn in it, those that follow are not, and the
+    generators are looked at after each; if one did draw, they are put back, the run is made again
+    with seeding, and seeding stays.
+    The caller's generators are left as they were, whatever happens.
+
+    With `seeds_globals=False` nobody's global generators are touched or looked at; only
+    `sample_rng()` knows the sample.
+    """
+
+    def __init__(self, *, seeds_globals: bool = True) -> None:
+        self._seeds_globals = seeds_globals
+        self._level: int | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether it was seen to draw, and so is applied to one argument after the other."""
+        return self._level is not None and self._level > _NOTHING
+
+    def map(
+        self,
+        each: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        keys: Callable[[], Sequence[int]],
+    ) -> list[Result]:
+        """Return `[each(a) for a in arguments]`, with the key of each as its randomness."""
+        current = _threads.current
+        with _put_back_when_done(current):
+            if not self._seeds_globals:
+                return self._unseeded(current, each, arguments, keys())
+            if self._level is None:
+                return self._first(current, each, arguments, keys())
+            return self._map(current, each, arguments, keys)
+
+    def _map(
+        self,
+        current: _Current,
+        each: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        keys: Callable[[], Sequence[int]],
+    ) -> list[Result]:
+        while self._level is not None and self._level < _SEEDED:
+            watch = _Watch(current)
+            try:
+                if self._level == _KEYED:
+                    results = _keyed(current, each, arguments, keys())
+                else:
+                    current.enter(_NO_SAMPLE)
+                    results = _plainly(each, arguments)
+            except Exception:
+                # With other random numbers it may not have failed: only a run without
+                # draws, or one with the right numbers, may speak for the dataset.
+                if watch.seen() <= self._level:
+                    raise
+            except BaseException:
+                watch.put_back()
+                raise
+            else:
+                if watch.seen() <= self._level:
+                    return results
+            self._level = watch.seen()
+            watch.put_back()
+        with _caller_undisturbed():
+            return _keyed(current, each, arguments, keys(), seeds=True)
+
+    def _first(
+        self,
+        current: _Current,
+        each: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        keys: Sequence[int],
+    ) -> list[Result]:
+        # Seeded, so that what is drawn is right, and stays right where a dataset keeps it.
+        level, results = _NOTHING, []
+        with _caller_undisturbed():
+            for argument, key in zip(arguments, keys, strict=True):
+                seed_all(key)
+                watch = _Watch(current)
+                try:
+                    results += _keyed(current, each, [argument], [key])
+                except Exception:
+                    self._level = watch.seen() or None
+                    raise
+                level = max(level, watch.seen())
+        self._level = level
+        return results
+
+    def _unseeded(
+        self,
+        current: _Current,
+        each: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        keys: Sequence[int],
+    ) -> list[Result]:
+        current.asked = False
+        try:
+            return _keyed(current, each, arguments, keys)
+        finally:
+            if current.asked:
+                self._level = _KEYED
+
+
+def finished(
+    finish: Callable[[Argument], Result],
+    batch: Argument,
+    key: int,
+    *,
+    sample_keys: Callable[[], Sequence[int]],
+    seeds_globals: bool = True,
+) -> Result:
+    """Apply a function to a batch, with the key as its randomness, seeded in any case.
+
+    With `seeds_globals=False` only `sample_rng()` and `keys_of_samples()` know the batch.
+    """
+    current = _threads.current
+    with _put_back_when_done(current):
+        current.enter(key)
+        current.sample_keys = sample_keys
+        if not seeds_globals:
+            return finish(batch)
+        with _caller_undisturbed():
+            seed_all(key)
+            return finish(batch)
+
+
+def each_seeded(
+    each: Callable[[Argument], Result],
+    arguments: Sequence[Argument],
+    keys: Sequence[int],
+    *,
+    seeds_globals: bool,
+) -> list[Result]:
+    """Return `[each(a) for a in arguments]`, every one seeded, called once in any case."""
+    return _keyed(_threads.current, each, arguments, keys, seeds=seeds_globals)
+
+
+class in_lane:  # noqa: N801  a context of every batch: a generator's costs more
+    """Read a lane: what is given here sets the random numbers from then on, by a key.
+
+    What is read from a stream cannot be read again, so there is no seeing first whether
+    it draws: it is seeded in any case.
+    """
+
+    __slots__ = ("_before", "_current", "_sample", "_seeds_globals")
+
+    def __init__(self, *, seeds_globals: bool) -> None:
+        self._seeds_globals = seeds_globals
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._current = current = _threads.current
+        self._sample = current.key, current.generator, current.asked
+        self._before = capture() if self._seeds_globals else None
+        return self._set
+
+    def _set(self, key: int) -> None:
+        if self._seeds_globals:
+            seed_all(key)
+        self._current.enter(key)
+
+    def __exit__(self, *_: object) -> None:
+        current = self._current
+        current.key, current.generator, current.asked = self._sample
+        if self._before is not None:
+            restore(self._before)
+
+
+def _keyed(
+    current: _Current,
+    each: Callable[[Argument], Result],
+    arguments: Sequence[Argument],
+    keys: Sequence[int],
+    *,
+    seeds: bool = False,
+) -> list[Result]:
+    """Apply `each` one by one, `current` knowing the key, the globals seeded if asked for."""
+    results = []
+    for argument, key in zip(arguments, keys, strict=True):
+        if seeds:
+            seed_all(key)
+        current.key = key
+        current.generator = None
+        try:
+            results.append(each(argument))
+        except Exception as error:
+            _name_sample(error, argument)
+            raise
+    return results
+
+
+def _plainly(each: Callable[[Argument], Result], arguments: Sequence[Argument]) -> list[Result]:
+    remaining = iter(arguments)
+    try:
+        return [each(argument) for argument in remaining]
+    except Exception as error:
+        _name_sample(error, arguments[len(arguments) - length_hint(remaining) - 1])
+        raise
+
+
+def _name_sample(error: Exception, argument: object) -> None:
+    """Add to an error which sample it was, or which where they were asked for at once."""
+    what = "samples at indices" if isinstance(argument, list) else "sample at index"
+    add_note(error, f"dataporter was fetching the {what} {reprlib.repr(argument)}")
+
+
+class _Watch:
+    """Looks whether random numbers are drawn from here on."""
+
+    __slots__ = ("_before", "_current")
+
+    def __init__(self, current: _Current) -> None:
+        self._current = current
+        current.asked = False
+        self._before = capture()
+
+    def seen(self) -> int:
+        """What was drawn from."""
+        if not self._before.still_holds():
+            return _SEEDED
+        return _KEYED if self._current.asked else _NOTHING
+
+    def put_back(self) -> None:
+        restore(self._before)
+
+
+@contextmanager
+def _put_back_when_done(current: _Current) -> Iterator[None]:
+    """Leave the thread's sample as it was: a dataset may itself iterate a loader."""
+    key, generator, asked = current.key, current.generator, current.asked
+    sample_keys, current.sample_keys = current.sample_keys, None
+    try:
+        yield
+    finally:
+        current.key, current.generator = key, generator
+        current.asked = asked
+        current.sample_keys = sample_keys
+
+
+@contextmanager
+def _caller_undisturbed() -> Iterator[None]:
+    before = capture()
+    try:
+        yield
+    finally:
+        restore(before)

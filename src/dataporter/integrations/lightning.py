@@ -1,0 +1,5 @@
+"""An earlier path of `dataporter.trainers.lightning`."""
+
+from dataporter.trainers.lightning import PauseCallback, ResumeCallback
+
+__all__ = ["PauseCallback", "ResumeCallback"]

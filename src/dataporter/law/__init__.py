@@ -1,0 +1,21 @@
+"""Which sample comes where: pure functions of (seed, epoch, position), NumPy only.
+
+Nothing here knows torch, processes or files. `keys` derives keys, `permutation` is the
+shuffle, `orders` are the orders a run can have, `plan` shares an order among ranks.
+"""
+
+from dataporter.law.orders import Order, SequentialOrder, ShuffledOrder, WeightedOrder
+from dataporter.law.permutation import Permutation
+from dataporter.law.plan import Plan, Tail, Topology, located
+
+__all__ = [
+    "Order",
+    "Permutation",
+    "Plan",
+    "SequentialOrder",
+    "ShuffledOrder",
+    "Tail",
+    "Topology",
+    "WeightedOrder",
+    "located",
+]

@@ -1,0 +1,149 @@
+"""The cursor: where a run stands, and where its next pass begins.
+
+The rules of passes and epochs, and nothing else:
+
+- A pass is the next epoch, unless `load` or `set_epoch` has just said where to begin.
+- After `load`, it continues the epoch at the loaded position; the rest of an epoch whose
+  last batch was delivered is empty; an epoch that ran to its end is followed by the next.
+- `set_epoch(e)` begins epoch e at its start; if e is the epoch just loaded, the loaded
+  position stays, and an epoch that had run to its end is not run again.
+- Of several live passes the newest one is the run's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from dataporter.law.state import Progress
+
+# A trainer may hold the batch that it works on and one that it has looked ahead to.
+MOST_UNUSED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Where the next pass begins."""
+
+    progress: Progress
+    loaded: bool = False
+    chosen: bool = False  # by set_epoch: not to be moved on to the next epoch
+
+
+class Source(Protocol):
+    """What a cursor asks of whatever the passes are made of."""
+
+    def fresh(self, epoch: int) -> Progress:
+        """Say where the run stands at the start of an epoch that begins now."""
+        ...
+
+    def undo_restore(self) -> None:
+        """A loaded position is given up for another epoch."""
+        ...
+
+    def settle(self, progress: Progress) -> None:
+        """A pass was broken off at `progress`, whatever was drawn ahead of it."""
+        ...
+
+
+class Cursor:
+    """Where a run stands.
+
+    >>> class Epochs:
+    ...     def fresh(self, epoch):
+    ...         return Progress(epoch=epoch)
+    ...     def settle(self, progress):
+    ...         pass
+    >>> cursor = Cursor(Epochs())
+    >>> [cursor.begin_pass().epoch for _ in range(3)]
+    [0, 1, 2]
+    >>> cursor.set_epoch(7)
+    >>> cursor.begin_pass().epoch
+    7
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._start: _Start | None = _Start(progress=source.fresh(0))
+        self._begun: _Start | None = None  # where the last pass was to begin
+        self._pass = 0
+        self._is_open = False  # a pass has begun since, and may have been broken off
+        # Read by state_dict() at any moment: replaced as a whole, never changed in place.
+        self.progress = self._start.progress
+        self._earlier: tuple[Progress, ...] = ()  # of this pass, before the last batches
+        self.loads = 0
+
+    @property
+    def has_loaded_start(self) -> bool:
+        """Whether a loaded position still waits for a pass to begin there."""
+        return self._start is not None and self._start.loaded
+
+    def load(self, progress: Progress) -> None:
+        """Make the next pass continue at `progress`."""
+        self._start = _Start(progress=progress, loaded=True)
+        self._is_open = False
+        self._earlier = ()
+        self.progress = progress
+        self.loads += 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`."""
+        start = self._start
+        if start is not None and start.loaded and start.progress.epoch == epoch:
+            self._start = replace(start, chosen=True)
+            return
+        if start is not None and start.loaded:
+            self._source.undo_restore()
+        self._settle()
+        self._start = _Start(progress=self._source.fresh(epoch), chosen=True)
+        self._earlier = ()
+        self.progress = self._start.progress
+
+    def begin_pass(self) -> Progress:
+        """Begin a pass, and say where. Nothing remains of it if that is `finished`."""
+        start = self._start
+        if start is None or not start.loaded:
+            self._settle()
+        if start is None:
+            progress = self._source.fresh(self.progress.epoch + 1)
+        elif not start.loaded:
+            progress = self._source.fresh(start.progress.epoch)
+        elif start.progress.finished and not start.chosen:
+            progress = self._source.fresh(start.progress.epoch + 1)
+        else:
+            progress = start.progress
+        loaded = start is not None and start.loaded
+        begun = _Start(progress=progress, loaded=loaded, chosen=True)
+        # Assignments only, so that an interrupt leaves either pass whole.
+        self._begun, self._start, self._earlier = begun, None, ()
+        self.progress, self._is_open = progress, True
+        self._pass += 1
+        return progress
+
+    def take_back(self) -> None:
+        """Have the next pass begin where the last one was to, which could not."""
+        self._start = self._begun
+        self._is_open = False
+
+    def _settle(self) -> None:
+        """If a pass was broken off, have what was drawn ahead of it forgotten, once."""
+        if self._is_open and not self.progress.finished:
+            self._source.settle(self.progress)
+        self._is_open = False
+
+    @property
+    def newest_pass(self) -> int:
+        """The number of the pass that began last."""
+        return self._pass
+
+    def deliver(self, progress: Progress, *, by: int) -> None:
+        """Take note of what pass number `by` has handed over."""
+        if by == self._pass:
+            if not progress.finished:  # the end is no batch
+                self._earlier = (*self._earlier, self.progress)[-MOST_UNUSED:]
+            self.progress = progress
+
+    def before(self, batches: int) -> Progress:
+        """Where the run stood before the last `batches` of this pass, or where it began."""
+        back = min(batches, len(self._earlier))
+        return self._earlier[-back] if back else self.progress

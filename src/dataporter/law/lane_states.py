@@ -1,0 +1,116 @@
+"""Where each lane of an iterable stands, as a run keeps it and as a state shows it.
+
+A run keeps the states of datasets and iterators as the bytes that a worker made of them:
+bytes do not change when the dataset goes on, and nobody pays for reading what nobody asks
+for. `state_dict()` makes objects of them, new ones at every call.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dataporter.errors import StateFormatError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneState:
+    """How far one lane has been delivered.
+
+    `dataset` and `iterator` are their states as of the lane's batch number `at`, None where
+    they have none. What lies between `at` and `batches` is read again at a resume.
+    """
+
+    batches: int = 0
+    ended: bool = False
+    at: int = 0
+    dataset: bytes | None = None
+    iterator: bytes | None = None
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether a pass over it is yet to begin."""
+        return self.batches == 0 and not self.ended and self.iterator is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """All lanes of a run: how many, which one was delivered last, and those of this rank."""
+
+    count: int
+    last: int = -1
+    each: Mapping[int, LaneState] = field(default_factory=dict)
+
+    def with_lane(self, lane: int, state: LaneState) -> Lanes:
+        """Say that a lane was delivered up to `state`."""
+        return Lanes(count=self.count, last=lane, each={**self.each, lane: state})
+
+    def afresh(self, datasets: Mapping[int, bytes | None]) -> Lanes:
+        """Begin an epoch, in which these datasets go on from their states."""
+        each = {lane: LaneState(dataset=datasets.get(lane)) for lane in self.each}
+        return replace(self, last=-1, each=each)
+
+
+def pack(state: Any) -> bytes:
+    """Make bytes of what somebody's `state_dict()` returned."""
+    return pickle.dumps(state, 5)
+
+
+def lanes_to_state(lanes: Lanes) -> dict[str, Any]:
+    """Lay lanes out for users: builtins, and what their datasets return."""
+    return {
+        "count": lanes.count,
+        "last": lanes.last,
+        "each": {str(lane): _lane_to_state(state) for lane, state in lanes.each.items()},
+    }
+
+
+def _lane_to_state(lane: LaneState) -> dict[str, Any]:
+    shown: dict[str, Any] = {"batches": lane.batches, "ended": lane.ended, "at": lane.at}
+    for name, packed in (("dataset", lane.dataset), ("iterator", lane.iterator)):
+        if packed is not None:
+            shown[name] = pickle.loads(packed)  # noqa: S301  made by `pack`
+    return shown
+
+
+def lanes_from_state(found: Any) -> Lanes:
+    """Read what `lanes_to_state` laid out, or say what is wrong with it."""
+    try:
+        each = {int(lane): _lane_from_state(state) for lane, state in found["each"].items()}
+        lanes = Lanes(count=int(found["count"]), last=int(found["last"]), each=each)
+        _check(lanes)
+    except (KeyError, TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
+        msg = (
+            f"the state's 'lanes' cannot be read: {type(error).__name__}: {error}. "
+            "It was changed or damaged after state_dict() returned it."
+        )
+        raise StateFormatError(msg) from error
+    return lanes
+
+
+def _check(lanes: Lanes) -> None:
+    found = sorted(lanes.each)  # none on a rank of more ranks than lanes
+    inside = all(0 <= lane < lanes.count for lane in found)
+    if lanes.count < 1 or not inside or not -1 <= lanes.last < lanes.count:
+        msg = f"of {lanes.count} lanes it has {found}, and {lanes.last} as the last one"
+        raise ValueError(msg)
+    for lane, state in lanes.each.items():
+        if not 0 <= state.at <= state.batches:
+            msg = f"lane {lane} was delivered up to {state.batches}, with a state of {state.at}"
+            raise ValueError(msg)
+        if state.at and state.dataset is None and state.iterator is None:
+            msg = (
+                f"lane {lane} had a state of its dataset at batch {state.at}, which is not there "
+                "(under torch.distributed.checkpoint, wrap the loader in WholeState of "
+                "dataporter.trainers.distributed_checkpoint)"
+            )
+            raise ValueError(msg)
+
+
+def _lane_from_state(found: Mapping[str, Any]) -> LaneState:
+    parts = {name: pack(found[name]) for name in ("dataset", "iterator") if name in found}
+    return LaneState(
+        batches=int(found["batches"]), ended=bool(found["ended"]), at=int(found["at"]), **parts
+    )

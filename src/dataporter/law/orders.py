@@ -1,0 +1,183 @@
+"""The orders a run can have: position -> dataset index, for every epoch.
+
+An order is immutable and holds no position; `indices` may be asked for any epoch and
+any positions, in any sequence, and always answers the same. Its `id` names everything
+beside the seed that decides the answer, so two orders with equal id and seed are equal.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dataporter.errors import OptionError
+from dataporter.law.keys import key_as_int, uniform
+from dataporter.law.permutation import MAX_LENGTH, Permutation
+
+
+@runtime_checkable
+class Order(Protocol):
+    """Position -> index, the contract of this module."""
+
+    @property
+    def length(self) -> int:
+        """Positions in one epoch."""
+        ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def id(self) -> str:
+        """Names the order and its parameters, without the seed."""
+        ...
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Dataset indices at `positions`, each in [0, length); shape (k,) to (k,)."""
+        ...
+
+    def with_seed(self, seed: int) -> Order: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SequentialOrder:
+    """0, 1, 2, … in every epoch."""
+
+    length: int
+    seed: int = 0
+
+    id = "sequential"
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002  the same in every epoch
+        return positions
+
+    def with_seed(self, seed: int) -> SequentialOrder:
+        return replace(self, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffledOrder:
+    """Another permutation of [0, length) in every epoch.
+
+    >>> order = ShuffledOrder(5, seed=1)
+    >>> sorted(order.indices(0, np.arange(5)).tolist())
+    [0, 1, 2, 3, 4]
+    """
+
+    length: int
+    seed: int = 0
+
+    # The number rises if the permutation ever changes: old states must not match it.
+    id = "shuffled-1"
+
+    def __post_init__(self) -> None:
+        if self.length > MAX_LENGTH:
+            msg = f"a shuffled order holds at most 2**62 samples, found {self.length}."
+            raise OptionError(msg)
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _permutation(self.length, self.seed, epoch)(positions)
+
+    def with_seed(self, seed: int) -> ShuffledOrder:
+        return replace(self, seed=seed)
+
+
+@functools.lru_cache(maxsize=8)
+def _permutation(length: int, seed: int, epoch: int) -> Permutation:
+    return Permutation(length, seed, epoch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightedOrder:
+    """Indices drawn in proportion to their weights.
+
+    With replacement, each position draws by itself: its own uniform number is looked up
+    in the cumulated weights. Without, every index gets the waiting time -log(u) / weight
+    and the shortest waits come first, which is drawing one after another in proportion
+    to what is left (Efraimidis and Spirakis). That one sorts once an epoch.
+
+    >>> order = WeightedOrder([0.0, 1.0, 3.0], length=4, replacement=True, seed=3)
+    >>> 0 in order.indices(0, np.arange(4))
+    False
+    """
+
+    weights: NDArray[np.float64]
+    length: int
+    replacement: bool
+    seed: int
+    id: str = field(repr=False)
+    _cumulated: NDArray[np.float64] = field(repr=False)
+
+    def __init__(
+        self, weights: ArrayLike, *, length: int, replacement: bool = True, seed: int = 0
+    ) -> None:
+        checked = _checked_weights(weights, length, replacement=replacement)
+        digest = hashlib.blake2b(checked.tobytes(), digest_size=8).hexdigest()
+        kind = "with" if replacement else "without"
+        cumulated = np.cumsum(checked / checked.max())
+        for name, value in (
+            ("weights", checked),
+            ("length", length),
+            ("replacement", replacement),
+            ("seed", seed),
+            ("id", f"weighted-1 {kind} replacement, {length} draws, weights {digest}"),
+            ("_cumulated", cumulated / cumulated[-1]),
+        ):
+            object.__setattr__(self, name, value)
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.replacement:
+            drawn = uniform(key_as_int("weighted", self.seed, epoch), positions)
+            # side="right" skips cells of width zero: a weight of 0 is never drawn.
+            return np.searchsorted(self._cumulated, drawn, side="right").astype(np.int64)
+        return _waiting_order(self, epoch)[positions]
+
+    def with_seed(self, seed: int) -> WeightedOrder:
+        copy = object.__new__(WeightedOrder)
+        for name in self.__slots__:
+            object.__setattr__(copy, name, getattr(self, name))
+        object.__setattr__(copy, "seed", seed)
+        return copy
+
+
+@functools.lru_cache(maxsize=2)
+def _waiting_order(order: WeightedOrder, epoch: int) -> NDArray[np.int64]:
+    counters = np.arange(len(order.weights), dtype=np.int64)
+    drawn = uniform(key_as_int("weighted", order.seed, epoch), counters)
+    with np.errstate(divide="ignore"):  # a weight of 0 waits forever
+        # Compared as logarithms: the quotient itself may be too large for a float.
+        waits = np.log(-np.log(drawn)) - np.log(order.weights)
+    return np.argsort(waits, kind="stable")[: order.length].astype(np.int64)
+
+
+def _checked_weights(weights: ArrayLike, length: int, *, replacement: bool) -> NDArray[np.float64]:
+    try:
+        checked = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"weights must be a sequence of numbers, found {type(weights).__name__}: {error}"
+        raise OptionError(msg) from error
+    if checked.ndim != 1 or checked.size == 0:
+        msg = f"weights must be a non-empty sequence of numbers, found shape {checked.shape}."
+        raise OptionError(msg)
+    wrong = np.flatnonzero(~np.isfinite(checked) | (checked < 0))
+    if wrong.size:
+        first = int(wrong[0])
+        msg = f"weights must be finite and not negative, found {checked[first]} at index {first}."
+        raise OptionError(msg)
+    drawable = int(np.count_nonzero(checked))
+    if not drawable:
+        msg = "weights must not all be zero: nothing could be drawn."
+        raise OptionError(msg)
+    if not replacement and length > drawable:
+        msg = (
+            f"{length} samples were asked for without replacement, "
+            f"but only {drawable} of {checked.size} weights are above zero. "
+            "Ask for fewer samples, or draw with replacement=True."
+        )
+        raise OptionError(msg)
+    return checked

@@ -1,0 +1,426 @@
+"""The state: what `state_dict()` returns and `load_state_dict()` takes.
+
+One flat, versioned dict of builtins, the same on every rank. It has two halves: the
+`Identity` says which data in which order this is, the `Progress` how much of it has been
+delivered. A load checks every identity field that would silently change the data.
+
+    version            1
+    epoch              which epoch, from 0
+    samples_processed  positions of that epoch delivered by all ranks together
+    batches_processed  batches of that epoch delivered by each rank
+    finished           whether that epoch ran to its end
+    seed               of the order and of the samples' randomness
+    shuffle, order     the order's name and parameters
+    num_samples        length of the dataset, None where it has none
+    length             only where the dataset has changed its length since this epoch began: the
+                       positions that this epoch has
+    fingerprint        what is known of the dataset's contents, None if nothing
+    batch_size         as saved; free to change, None with a batch sampler
+    world_size         as saved; free to change, except with a sampler of the user's own
+    rng_state          where a sampler of the user's own draws from a torch.Generator: that
+                       generator's state at the start of the epoch, else None
+    sampler            only with a stateful sampler of the user's own: its state, and whether
+                       it had ended, since it may begin anew by itself
+    ahead              ranges of positions beyond samples_processed that were delivered ahead of
+                       their turn; only with in_order=False are there any
+    lanes              only where a dataset is read in lanes (an iterable, or one with a state):
+                       how many, whose turn was last, and of each how far it was delivered
+
+A dict of `epoch`, `samples_processed`, `batches_processed` and `rng_state` alone is a place in
+whatever order the loader has; there is nothing to compare it with.
+
+Pure: nothing here knows a loader, a process or a file.
+"""
+
+from __future__ import annotations
+
+import copy
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from dataporter.errors import StateFormatError, StateMismatchError, StateVersionError
+from dataporter.law import located
+from dataporter.law.ahead import Ranges
+from dataporter.law.keys import MAX_SEED
+from dataporter.law.lane_states import Lanes, LaneState, lanes_from_state, lanes_to_state
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an epoch has been delivered. Immutable, so a snapshot is the value itself."""
+
+    epoch: int = 0
+    samples_processed: int = 0
+    batches_processed: int = 0
+    finished: bool = False
+    rng_state: str | None = None
+    sampler: dict[str, Any] | None = None
+    ahead: Ranges = ()
+    lanes: Lanes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which data, in which order, for how many."""
+
+    seed: int
+    shuffle: bool
+    order: str
+    num_samples: int | None
+    fingerprint: str | None
+    batch_size: int | None
+    world_size: int
+    length: int | None = None
+
+
+_PROGRESS_FIELDS = tuple(field.name for field in fields(Progress))
+_IDENTITY_FIELDS = tuple(field.name for field in fields(Identity))
+
+
+def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
+    """Lay both halves out as the dict that users save.
+
+    >>> same = Identity(seed=1, shuffle=True, order="shuffled-1", num_samples=10,
+    ...                 fingerprint=None, batch_size=2, world_size=1)
+    >>> state = build_state(same, Progress(epoch=3, samples_processed=4, batches_processed=2))
+    >>> state["epoch"], state["samples_processed"]
+    (3, 4)
+    >>> parse_state(state) == (same, Progress(epoch=3, samples_processed=4, batches_processed=2))
+    True
+    """
+    state: dict[str, Any] = {"version": VERSION}
+    for half, names in ((progress, _PROGRESS_FIELDS), (identity, _IDENTITY_FIELDS)):
+        state.update(zip(names, attrgetter(*names)(half), strict=True))
+    if progress.sampler is None:
+        del state["sampler"]
+    else:
+        state["sampler"] = copy.deepcopy(progress.sampler)
+    # There even where it is empty: torch.distributed.checkpoint loads only the keys that the
+    # state of the loader before the load has.
+    state["ahead"] = [list(run) for run in progress.ahead]
+    if identity.length is None:
+        del state["length"]
+    if progress.lanes is None:
+        del state["lanes"]
+    else:
+        state["lanes"] = lanes_to_state(progress.lanes)
+    return state
+
+
+def parse_state(state: object) -> tuple[Identity, Progress]:
+    """Read a state, or say exactly what is wrong with it."""
+    if not isinstance(state, Mapping):
+        msg = (
+            f"a state is the dict that state_dict() returned, found {_shown(state)}. "
+            "Pass that dict; if it was saved in a checkpoint, pass its entry of the checkpoint."
+        )
+        raise StateFormatError(msg)
+    _check_version(state)
+    values = {name: _field(state, name, check) for name, check in _CHECKS.items()}
+    values["sampler"] = copy.deepcopy(values["sampler"])
+    lanes = values["lanes"]
+    values["lanes"] = None if lanes is None else lanes_from_state(lanes)
+    values["ahead"] = tuple((start, stop) for start, stop in values["ahead"] or ())
+    progress = Progress(**{name: values[name] for name in _PROGRESS_FIELDS})
+    identity = Identity(**{name: values[name] for name in _IDENTITY_FIELDS})
+    return identity, progress
+
+
+_PLACE_FIELDS = ("epoch", "samples_processed", "batches_processed", "rng_state")
+
+
+def is_place(state: object) -> bool:
+    """Whether a state says where a run stands, but not which run that was."""
+    return isinstance(state, Mapping) and state.keys() == set(_PLACE_FIELDS)
+
+
+def parse_place(state: Mapping[Any, Any]) -> Progress:
+    """Read a state that is only a place; a `rng_state` that is not ours stands for nothing."""
+    epoch, samples, batches = (_field(state, name, _is_count) for name in _PLACE_FIELDS[:3])
+    kept = state["rng_state"]
+    return Progress(
+        epoch=epoch,
+        samples_processed=samples,
+        batches_processed=batches,
+        rng_state=kept if isinstance(kept, str) else None,
+    )
+
+
+def merged(parsed: Sequence[tuple[Identity, Progress]]) -> tuple[Identity, Progress]:
+    """Put the states of several ranks together, each of which has lanes of its own."""
+    identity, progress = parsed[0]
+    each: dict[int, LaneState] = {}
+    for other, at in parsed:
+        if at.lanes is None or progress.lanes is None:
+            msg = "one of the states has no lanes. Pass a single state, not a list."
+            raise StateFormatError(msg)
+        first = (identity.seed, progress.epoch, progress.lanes.count)
+        found = (other.seed, at.epoch, at.lanes.count)
+        if found != first or any(each.get(lane, one) != one for lane, one in at.lanes.each.items()):
+            msg = (
+                "the states are of different runs or moments: one is of (seed, epoch, lanes) = "
+                f"{first}, another of {found}, or they disagree on a lane. Pass the states that "
+                "the ranks of one run saved at one step."
+            )
+            raise StateFormatError(msg)
+        each.update(at.lanes.each)
+    lanes = replace(progress.lanes or Lanes(count=1), each=each)
+    finished = all(at.finished for _, at in parsed)
+    return identity, replace(progress, lanes=lanes, finished=finished)
+
+
+def _check_version(state: Mapping[Any, Any]) -> None:
+    if "version" not in state:
+        keys = ", ".join(sorted(map(str, state))) or "nothing"
+        msg = (
+            f"this is not a state of dataporter: it has no 'version', it holds {keys}. "
+            "Pass the dict that state_dict() returned."
+        )
+        raise StateFormatError(msg)
+    version = _field(state, "version", _is_count)
+    if version > VERSION:
+        msg = (
+            f"the state has version {version}, this dataporter reads versions up to {VERSION}. "
+            "Resume with the dataporter that saved it, or a newer one."
+        )
+        raise StateVersionError(msg)
+    if version < 1:
+        msg = f"the state's version must be at least 1, found {version}. The state is damaged."
+        raise StateFormatError(msg)
+
+
+_Check = tuple[Callable[[Any], bool], str]
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_MOST = 2**63  # what positions and numbers of batches are kept in ends here
+_is_count: _Check = (
+    lambda value: _is_int(value) and 0 <= value < _MOST,
+    "an int of at least 0 and below 2**63",
+)
+_is_positive: _Check = (
+    lambda value: _is_int(value) and 1 <= value < _MOST,
+    "an int of at least 1 and below 2**63",
+)
+_is_seed: _Check = (
+    lambda value: _is_int(value) and 0 <= value <= MAX_SEED,
+    "an int in [0, 2**64)",
+)
+_is_flag: _Check = (lambda value: isinstance(value, bool), "True or False")
+_is_text: _Check = (lambda value: isinstance(value, str), "a string")
+_is_sampler: _Check = (
+    lambda value: isinstance(value, Mapping) and {"state", "ended"} <= value.keys(),
+    "a dict with 'state' and 'ended'",
+)
+_is_lanes: _Check = (lambda value: isinstance(value, Mapping), "a dict")
+_is_ranges: _Check = (
+    lambda value: isinstance(value, list) and _are_ranges(value),
+    "a list of pairs [start, stop] in ascending order",
+)
+
+
+def _are_ranges(pairs: list[Any]) -> bool:
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):  # noqa: PLR2004
+        return False
+    ends = [end for pair in pairs for end in pair]
+    return all(_is_count[0](end) for end in ends) and ends == sorted(ends)
+
+
+def _or_none(check: _Check) -> _Check:
+    return (lambda value: value is None or check[0](value), f"{check[1]}, or None")
+
+
+_CHECKS: dict[str, _Check] = {
+    "epoch": _is_count,
+    "samples_processed": _is_count,
+    "batches_processed": _is_count,
+    "finished": _is_flag,
+    "rng_state": _or_none(_is_text),
+    "sampler": _or_none(_is_sampler),
+    "ahead": _or_none(_is_ranges),
+    "lanes": _or_none(_is_lanes),
+    "seed": _is_seed,
+    "shuffle": _is_flag,
+    "order": _is_text,
+    "num_samples": _or_none(_is_count),
+    "fingerprint": _or_none(_is_text),
+    "batch_size": _or_none(_is_positive),
+    "world_size": _is_positive,
+    "length": _or_none(_is_count),
+}
+_OPTIONAL = {"sampler", "ahead", "lanes", "length"}
+
+
+def _field(state: Mapping[Any, Any], name: str, check: _Check) -> Any:
+    if name not in state:
+        if name in _OPTIONAL:
+            return None
+        found = ", ".join(sorted(map(str, state)))
+        msg = (
+            f"the state has no {name!r}; it holds {found}. "
+            "It was changed after state_dict() returned it: pass it unchanged."
+        )
+        raise StateFormatError(msg)
+    accepts, expected = check
+    value = state[name]
+    if not accepts(value):
+        msg = (
+            f"the state's {name!r} must be {expected}, found {_shown(value)}. "
+            "It was changed or damaged after state_dict() returned it."
+        )
+        raise StateFormatError(msg)
+    return value
+
+
+def _shown(value: object) -> str:
+    return f"{type(value).__name__} {reprlib.repr(value)}"
+
+
+class Mismatch(NamedTuple):
+    """What a load would change: both values, and what to do instead."""
+
+    found: str
+    remedy: str
+    may_pass: bool = True  # whether strict=False is worth a word
+
+    def as_error(self, progress: Progress) -> str:
+        """Say it to somebody who may choose to go on nevertheless."""
+        if not self.may_pass:
+            return f"{self.found} {self.remedy}"
+        at = f"strict=False to continue here at position {progress.samples_processed:,}"
+        return f"{self.found} {self.remedy.removesuffix('.')}, or pass {at}."
+
+    def as_warning(self, progress: Progress) -> str:
+        """Say it to somebody who has chosen to."""
+        at = f"The run continues here at position {progress.samples_processed:,}"
+        return f"{self.found} {at}: samples may come twice or never. To avoid that: {self.remedy}"
+
+
+def mismatches(saved: Identity, present: Identity, *, world_may_change: bool) -> Iterator[Mismatch]:
+    """Compare a state's identity with a loader's, in the order a user should look.
+
+    `batch_size` never counts: the position does not depend on it.
+    """
+    if saved.num_samples != present.num_samples:
+        yield Mismatch(
+            f"num_samples changed: the state was saved over {_samples(saved)}, "
+            f"this dataset has {_samples(present)}.",
+            "Resume with the same data.",
+        )
+    elif is_other_data(saved.fingerprint, present.fingerprint):
+        yield Mismatch(
+            f"fingerprint changed: the state was saved over data {saved.fingerprint!r}, this "
+            f"dataset is {present.fingerprint!r}.",
+            "Resume with the same data; if its values are meant to change, give the dataset a "
+            "fingerprint() that returns what stays.",
+        )
+    if saved.shuffle != present.shuffle:
+        yield Mismatch(
+            f"shuffle changed: the state was saved with shuffle={saved.shuffle}, this loader has "
+            f"shuffle={present.shuffle}.",
+            f"Build it with shuffle={saved.shuffle}.",
+        )
+    elif saved.order != present.order:
+        yield Mismatch(
+            f"order changed: the state was saved with the order {saved.order!r}, this loader has "
+            f"{present.order!r}.",
+            "Build it with the same sampler and weights.",
+        )
+    if saved.seed != present.seed:
+        yield Mismatch(
+            f"seed changed: the state was saved with seed={saved.seed}, this loader has "
+            f"seed={present.seed}.",
+            f"Build it with seed={saved.seed} or without a seed (the state's is taken then).",
+        )
+    if saved.world_size != present.world_size and not world_may_change:
+        yield Mismatch(
+            f"world_size changed: the state was saved on {saved.world_size} ranks, this run has "
+            f"{present.world_size}, and a sampler of your own or the iterable itself shares the "
+            "data among them.",
+            f"Resume on {saved.world_size} ranks. dataporter's own order goes on with any number, "
+            "and so does an iterable with lanes=.",
+            may_pass=False,
+        )
+
+
+def is_other_data(saved: str | None, present: str | None) -> bool:
+    """Whether two fingerprints are of different data, as far as they say.
+
+    A dataset that says nothing of itself, then or now, cannot be told apart; nor can two
+    subsets of such by more than their indices.
+
+    >>> is_other_data("v1", "v2"), is_other_data("v1", None), is_other_data("[ab]", "v1[ab]")
+    (True, False, False)
+    """
+    if saved is None or present is None or saved == present:
+        return False
+    shorter, longer = sorted((saved, present), key=len)
+    return not (shorter.startswith("[") and longer.endswith(shorter))
+
+
+def unchecked(progress: Progress, *, seed: int | None) -> str:
+    """Say what is not known of a state that is only a place; `seed` if the loader drew one."""
+    drawn = (
+        ""
+        if seed is None
+        else f" This loader's seed is {seed}, which was drawn: build it with the seed of the run "
+        "that saved the state, or the rest of its epoch is in another order."
+    )
+    return (
+        f"the state holds only {', '.join(_PLACE_FIELDS)}, so nothing could be checked: neither "
+        f"data nor order nor seed. The run continues at epoch {progress.epoch}, position "
+        f"{progress.samples_processed:,}.{drawn} What state_dict() returns from here on says more."
+    )
+
+
+def _samples(identity: Identity) -> str:
+    if identity.num_samples is None:
+        return "a dataset without a length"
+    return f"{identity.num_samples:,} samples"
+
+
+def within(
+    progress: Progress, length: int, *, step: int, same_data: bool, strict: bool = True
+) -> Progress:
+    """Return a progress that lies in an epoch of `length` positions, `step` of them at a time.
+
+    A position past the end is one of a later epoch. What cannot be that is refused; if not
+    `strict`, it is cut off at the end, and so is a position over other data.
+
+    >>> moved = within(Progress(epoch=2, samples_processed=250), 100, step=10, same_data=True)
+    >>> moved.epoch, moved.samples_processed, moved.batches_processed
+    (4, 50, 5)
+    """
+    furthest = max([progress.samples_processed, *(stop for _, stop in progress.ahead)])
+    if furthest <= length:
+        return progress
+    if same_data and length and not progress.ahead:
+        epoch, position = located(progress.epoch, progress.samples_processed, length)
+        batches = -(-position // step)
+        return Progress(epoch=epoch, samples_processed=position, batches_processed=batches)
+    if strict:
+        msg = (
+            f"the state is past the end: found position {furthest:,} in an epoch of {length:,} "
+            "samples. The state is damaged or belongs to other data."
+        )
+        raise StateMismatchError(msg)
+    kept = tuple((start, min(stop, length)) for start, stop in progress.ahead if start < length)
+    return replace(progress, samples_processed=min(progress.samples_processed, length), ahead=kept)
+
+
+def past_the_end(progress: Progress, length: int, moved: Progress) -> str:
+    """Say where a position past the end of its epoch was moved to."""
+    return (
+        f"samples_processed is past the end: found {progress.samples_processed:,} in an epoch of "
+        f"{length:,} samples. Counted on from there, the run continues at epoch {moved.epoch}, "
+        f"position {moved.samples_processed:,}. If that is wrong, the state is damaged or belongs "
+        "to other data."
+    )

@@ -1,0 +1,102 @@
+"""States that torchdata's StatefulDataLoader has saved, in dataporter's terms.
+
+As versions 0.10 and 0.11 of it write them: one form without workers, one with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from dataporter.errors import StateFormatError, StateMismatchError
+from dataporter.law.lane_states import Lanes, LaneState, pack
+
+
+class TorchdataState(NamedTuple):
+    """What a state of torchdata says."""
+
+    steps: int  # batches delivered when the states below were taken
+    steps_since: int  # and since
+    samples: int | None  # drawn from the sampler at that time
+    finished: bool
+    generator: Any  # of torchdata's RandomSampler at the start of the epoch, None without
+    sampler: Any  # the state of a sampler of the user's own, None without
+    lanes: Lanes | None  # of an iterable, or a dataset with a state
+
+
+def is_torchdata_state(state: object) -> bool:
+    """Whether torchdata has saved this."""
+    return isinstance(state, Mapping) and bool({"_snapshot", "_num_yielded"} & state.keys())
+
+
+def read_torchdata_state(state: Mapping[str, Any]) -> TorchdataState:
+    """Read a state of torchdata."""
+    try:
+        return _read(state)
+    except (KeyError, TypeError, AttributeError) as error:
+        msg = (
+            f"this looks like a state of torchdata's StatefulDataLoader, but cannot be read: "
+            f"{type(error).__name__}: {error}. Those of torchdata 0.10 and 0.11 are known."
+        )
+        raise StateFormatError(msg) from error
+
+
+def _read(state: Mapping[str, Any]) -> TorchdataState:
+    steps_since = 0
+    if "_snapshot" in state:
+        snapshot, steps_since = state["_snapshot"], state["_steps_since_snapshot"]
+        main, step = snapshot["_main_snapshot"], snapshot["_snapshot_step"]
+        workers = [
+            snapshot["_worker_snapshots"][f"worker_{n}"] for n in range(main["_num_workers"])
+        ]
+        last = snapshot["_last_yielded_worker_id"]
+    else:
+        main, step, workers, last = state, state["_num_yielded"], [state], 0
+    lanes = _lanes(workers, step, last)
+    if lanes is not None and state["_iterator_finished"] and "_snapshot" in state:
+        # They are as of before the end, and new workers begin the next epoch.
+        lanes = replace(lanes, each={lane: LaneState(ended=True) for lane in lanes.each})
+    drawn = main["_sampler_iter_state"] or {}
+    random = drawn.get("sampler_iter_state", drawn)
+    return TorchdataState(
+        steps=step,
+        steps_since=steps_since,
+        samples=drawn.get("samples_yielded", drawn.get("yielded")),
+        finished=state["_iterator_finished"],
+        generator=random.get("generator") if isinstance(random, Mapping) else None,
+        sampler=drawn.get("sampler_state", main["_index_sampler_state"]),
+        lanes=lanes,
+    )
+
+
+def _lanes(workers: list[Mapping[str, Any]], step: int, last: int) -> Lanes | None:
+    """The workers' streams as lanes; None where there is nothing to keep of them."""
+    count = len(workers)
+    iterable = workers[0]["fetcher_state"] is not None
+    if not iterable and all(worker["dataset_state"] is None for worker in workers):
+        return None
+    each = {lane: _lane(worker, -(-(step - lane) // count)) for lane, worker in enumerate(workers)}
+    if any(lane.ended for lane in each.values()) and any(_is_bare(lane) for lane in each.values()):
+        msg = (
+            "this state of torchdata is of an iterable without a state of its own, of which some "
+            "workers had ended: how far each had come is not in it. Begin the epoch anew."
+        )
+        raise StateMismatchError(msg)
+    return Lanes(count=count, last=last if step else -1, each=each)
+
+
+def _lane(worker: Mapping[str, Any], batches: int) -> LaneState:
+    fetcher = worker["fetcher_state"] or {}
+    parts = {"dataset": worker["dataset_state"], "iterator": fetcher.get("dataset_iter_state")}
+    packed = {name: pack(part) for name, part in parts.items() if part is not None}
+    return LaneState(
+        batches=batches,
+        ended=bool(fetcher.get("fetcher_ended", False)),
+        at=batches if packed else 0,
+        **packed,
+    )
+
+
+def _is_bare(lane: LaneState) -> bool:
+    return lane.dataset is None and lane.iterator is None

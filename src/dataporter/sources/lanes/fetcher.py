@@ -1,0 +1,243 @@
+"""The lanes' fetcher: an engine runs it as any other, one call a batch.
+
+It keeps the lanes that this process reads. A lane that has no process of its own reads a
+copy of the dataset.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import IterableDataset
+
+from dataporter.errors import LaneError
+from dataporter.fetch import Fetcher, Skipped, getitems_of
+from dataporter.fetch.collate import Empty
+from dataporter.fetch.randomness import Stream, each_seeded, in_lane
+from dataporter.fetch.timing import FETCH, STATE, Timing
+from dataporter.fetch.worker_info import WorkerInfo, announced
+from dataporter.law import Topology
+from dataporter.law.lane_states import Lanes
+from dataporter.sources.lanes.datapipes import seed_pass, take_share, unwrapped
+from dataporter.sources.lanes.lane import Home, Lane, Start, is_stateful, keep_epoch_to_itself
+
+
+class LaneOrder(NamedTuple):
+    """What a task of a lane asks for."""
+
+    lane: int
+    number: int  # of the batch, in the lane
+    start: Start | None  # how to get there first
+    captures: bool  # whether the state after it is wanted
+    indices: Sequence[Any] | NDArray[np.int64] | None = None
+
+
+class LaneBatch(NamedTuple):
+    """What comes back: a batch of `size` samples, and the lane's states after it."""
+
+    batch: Any
+    size: int
+    ended: bool
+    dataset: bytes | None = None
+    iterator: bytes | None = None
+
+
+class LaneFetcher:
+    """Fetches batches of lanes, which `readers` processes share.
+
+    `inline` if that is the consumer's own process. `init` is called once for each lane that
+    is told of itself as a worker. `ranks` are those that read as many lanes each, of which a
+    DataPipe takes its share.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        fetch: Fetcher,
+        *,
+        lanes: Lanes,
+        batch_size: int,
+        drop_last: bool,
+        randomness: bool,
+        init: Callable[[int], None] | None,
+        readers: int,
+        inline: bool,
+        ranks: Topology,
+    ) -> None:
+        self._dataset = dataset
+        self._fetch = fetch
+        self._size = batch_size
+        self._drop_last = drop_last
+        self._randomness = randomness
+        self._init = init
+        self._readers = readers
+        self._inline = inline
+        self._ranks = ranks
+        self._iterable = is_iterable(dataset)
+        self._homes: dict[int, Home] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._is_new = True  # the dataset: nothing was read from it, but from copies of it
+        self._first: bytes | None = None  # its state before that
+        self._share(lanes)
+
+    def _share(self, lanes: Lanes) -> None:
+        self._count = lanes.count
+        self._own = frozenset(lanes.each)
+        self._crowded = len(self._own) > self._readers
+        self._is_told = not self._inline or lanes.count > 1
+
+    def reads(self, lanes: Lanes) -> bool:
+        """Whether it is made for these lanes."""
+        return (self._count, self._own) == (lanes.count, frozenset(lanes.each))
+
+    def for_lanes(self, lanes: Lanes) -> LaneFetcher:
+        """The same for other lanes, none of which has begun."""
+        other = copy.copy(self)
+        other._share(lanes)  # noqa: SLF001  our own
+        return other
+
+    def for_one_pass(self) -> LaneFetcher:
+        """The same lanes, to be read by a pass beside others in this process."""
+        again = copy.copy(self)
+        again._homes = self._homes  # noqa: SLF001  our own: datasets stay from pass to pass
+        return again
+
+    @property
+    def timing(self) -> Timing | None:
+        return self._fetch.timing
+
+    def note_skipped(self, skipped: Skipped) -> None:
+        self._fetch.note_skipped(skipped)
+
+    def report_to(self, report: Callable[[Skipped], None]) -> None:
+        self._fetch.report_to(report)
+
+    def begin_pass(self) -> None:
+        """Do nothing: lanes begin one by one."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy opens lanes of its own, of a dataset that this one may have read from.
+        state = {**self.__dict__, "_homes": {}, "_lanes": {}}
+        if not self._crowded and self._homes:
+            home = next(iter(self._homes.values()))
+            state |= {"_is_new": home.is_new, "_first": home.first}
+        return state
+
+    def __call__(
+        self,
+        order: LaneOrder,
+        positions: NDArray[np.int64],
+        stream: Stream,
+        empty: Empty | None = None,
+    ) -> tuple[Any, ...]:
+        """Fetch the next batch of a lane; the parts of a `LaneBatch`."""
+        with in_lane(seeds_globals=self._randomness) as enter:
+            if order.start is not None:
+                self._begin(order.lane, order.start, stream, enter)
+            enter(stream.lane_key(order.lane, order.number))
+            lane = self._lanes[order.lane]
+            if lane.ended:
+                # Asked for before its end was known. What has ended is not asked once more:
+                # it may begin again.
+                return None, 0, True, None, None
+            samples: Any
+            if order.indices is None:
+                samples = lane.draw()
+                count = len(samples)
+            else:
+                samples, count = lane.apply(partial(self._indexed, order, positions, stream))
+            timing = self._fetch.timing
+            if timing is not None:
+                timing.end(FETCH, count)
+            if self._drop_last and lane.ended:
+                count = 0
+            batch = self._fetch.collated(samples, empty) if count else None
+            states = lane.capture() if order.captures or lane.ended else (None, None)
+            if timing is not None:
+                timing.end(STATE)
+        return (batch, count, lane.ended, *states)
+
+    def _indexed(
+        self, order: LaneOrder, positions: NDArray[np.int64], stream: Stream, dataset: Any
+    ) -> tuple[Any, int]:
+        """The samples of a dataset that is read by index, and how many."""
+        indices: Any = order.indices
+        wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
+        keys, seeds = stream.sample_keys(positions), self._randomness
+        at_once = getitems_of(dataset) if self._fetch.is_batched else None
+        if at_once is None:
+            return each_seeded(dataset.__getitem__, wanted, keys, seeds_globals=seeds), len(wanted)
+        # It cannot be called once more, so there is no seeing whether its samples are separable.
+        (batch,) = each_seeded(at_once, [wanted], keys[:1] or [0], seeds_globals=seeds)
+        return batch, len(wanted)
+
+    def open(self, starts: Mapping[int, Start], stream: Stream) -> dict[int, bytes | None]:
+        """Begin lanes at once; the states of those datasets that had never been read before."""
+        firsts = {}
+        for number, start in starts.items():
+            is_new = number not in self._homes
+            with in_lane(seeds_globals=self._randomness) as enter:
+                self._begin(number, start, stream, enter)
+            if is_new:
+                firsts[number] = self._homes[number].first
+        return firsts
+
+    def _begin(
+        self, number: int, start: Start, stream: Stream, enter: Callable[[int], None]
+    ) -> None:
+        if number not in self._homes:
+            enter(stream.lane_key(number, -1))
+            self._homes[number] = self._opened(number)
+        self._lanes.pop(number, None)  # that of a pass before is read no more
+        lane = Lane(self._homes[number], iterable=self._iterable, batch_size=self._size)
+        seed_pass(self._homes[number].dataset, stream)
+        enter(stream.lane_key(number, -1))
+        lane.begin(start, stream.epoch, lambda batch: enter(stream.lane_key(number, batch)))
+        self._lanes[number] = lane
+
+    def _opened(self, number: int) -> Home:
+        dataset, name = unwrapped(self._dataset), f"lane {number} of {self._count}"
+        if self._crowded:
+            try:
+                dataset = copy.deepcopy(dataset)
+            except Exception as error:
+                msg = (
+                    f"{name} needs a copy of the dataset, since a process reads several lanes, "
+                    f"and {type(dataset).__name__} cannot be copied: {type(error).__name__}: "
+                    f"{error}. Use num_workers={self._count}, one for each lane."
+                )
+                raise LaneError(msg) from error
+        if not self._inline:
+            keep_epoch_to_itself(dataset)
+        world_size, rank = self._ranks.world_size, self._ranks.rank
+        take_share(dataset, self._count * world_size, number * world_size + rank)
+        home = Home(name, dataset, is_new=self._is_new, first=self._first)
+        if not self._is_told:
+            return home
+        info = WorkerInfo(
+            id=number,
+            num_workers=self._count,
+            seed=torch.initial_seed() % 2**63,
+            dataset=dataset,
+        )
+        if self._init is not None:
+            with announced(info):
+                self._init(number)
+        home.info = info
+        return home
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Whether a dataset is iterated, not read by index."""
+    return isinstance(dataset, IterableDataset)
+
+
+def has_lanes(dataset: Any) -> bool:
+    """Whether a dataset is read in lanes: an iterable, or one that has a state."""
+    return is_iterable(dataset) or is_stateful(dataset)

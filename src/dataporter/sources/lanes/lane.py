@@ -1,0 +1,272 @@
+"""A lane: one logical stream of a dataset, read and put back in whichever process it is.
+
+It is restored in this order: the dataset's state, a new iterator, the iterator's state.
+An iterator that is the dataset itself has one state, the iterator's.
+
+Passes that one process reads side by side share the dataset: each puts it back to where it
+has left it, as far as it has a state.
+
+States are taken only after something was read: until then, what was loaded may not show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pickle
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from dataporter.errors import LaneError, add_note
+from dataporter.fetch.worker_info import WorkerInfo, announced
+from dataporter.law.lane_states import LaneState
+from dataporter.sources.lanes.packing import pack
+from dataporter.sources.users_sampler import has_state
+
+
+class Start(NamedTuple):
+    """How to bring a lane to where it goes on.
+
+    With `state`, that is put back, and what follows it is read and dropped. Without, a new
+    pass begins, over the dataset as the last one left it.
+    """
+
+    state: LaneState | None
+
+
+@dataclass(slots=True)
+class Home:
+    """What a lane has from pass to pass."""
+
+    name: str
+    dataset: Any
+    info: WorkerInfo | None = None  # what its dataset is told of itself as a worker
+    is_new: bool = True
+    first: bytes | None = None  # the dataset's state before anything was read
+    reader: weakref.ref[Lane] | None = None  # which pass read it last
+
+
+class Lane:
+    """One stream, in one pass."""
+
+    def __init__(self, home: Home, *, iterable: bool, batch_size: int) -> None:
+        self._home = home
+        self._name = home.name
+        self._dataset = home.dataset
+        self._info = home.info
+        self._iterable = iterable
+        self._size = batch_size
+        self._iterator: Iterator[Any] | None = None
+        self.ended = False
+        self._has_read = False
+        # What it takes to go on where another pass has taken the dataset from. Not a method of
+        # this lane: it would hold itself, and its iterator would outlive the pass.
+        self._left: LaneState | None = None
+        self._begins_again = False
+        self._sent: list[bytes | None] = [None, None]
+
+    def begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
+        """Go to where `start` says; `seeding` sets the random numbers of a batch by number."""
+        with announced(self._info):
+            try:
+                self._take_over()
+                self._begin(start, epoch, seeding)
+                self._began = start, epoch, seeding
+            except Exception as error:
+                self._sign(error)
+                raise
+
+    def _begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
+        first = None if self._home.is_new else self._home.first
+        if self._home.is_new:
+            self._home.first, self._home.is_new = self._state_before(), False
+        elif _stays_loaded(self._dataset):
+            self._dataset.load_state_dict({})  # what was loaded is not for this pass
+        self._epoch = epoch
+        self._tell_epoch()
+        if start.state is not None:
+            self._resume(start.state, first, seeding)
+        elif self._iterable:
+            self._iterator = iter(self._dataset)
+
+    def _tell_epoch(self) -> None:
+        tell = getattr(self._dataset, "set_epoch", None)
+        says = isinstance(getattr(self._dataset, "epoch", None), int)
+        if self._iterable and says and callable(tell):
+            tell(self._epoch)
+
+    def _take_over(self) -> None:
+        """Go back to where this pass was, if another one has read the dataset since."""
+        reader = None if self._home.reader is None else self._home.reader()
+        if reader is self:
+            return
+        if reader is not None and not reader.ended:
+            reader._leave()  # noqa: SLF001  our own
+        self._home.reader = weakref.ref(self)
+        if self._begins_again:
+            self._tell_epoch()
+            self._begin(*self._began)
+        elif self._left is not None:
+            self._tell_epoch()
+            self._resume(self._left, None, lambda _: None)
+
+    def _leave(self) -> None:
+        """Keep what it takes to go on here."""
+        self._begins_again = not self._has_read and _stays_loaded(self._dataset)
+        if self._begins_again:
+            return
+        own = self._iterator is not self._dataset
+        at = LaneState(
+            batches=1,  # whichever: what follows was not read
+            at=1,
+            dataset=self._packed(self._dataset) if own else None,
+            iterator=self._packed(self._iterator),
+        )
+        if at.dataset is not None or at.iterator is not None:
+            self._left = at
+
+    def _state_before(self) -> bytes | None:
+        """The dataset's state, so that the first pass over it can begin again."""
+        # Before its first iter() a dataset may have none, whatever it raises then.
+        with contextlib.suppress(Exception):
+            if is_stateful(self._dataset) and not _stays_loaded(self._dataset):
+                return pack(self._dataset.state_dict())
+        return None
+
+    def _resume(
+        self, state: LaneState, first: bytes | None, seeding: Callable[[int], None]
+    ) -> None:
+        self.ended = state.ended
+        if self.ended:
+            return
+        before = state.dataset or first
+        if _stays_loaded(self._dataset) and state.at == 0:
+            before = None  # of the epoch before, or of nothing read: neither is of this pass
+        if before is not None:
+            self._load(self._dataset, before)
+        if not self._iterable:
+            return
+        self._iterator = iter(self._dataset)
+        if state.iterator is not None:
+            self._load(self._iterator, state.iterator)
+        for number in range(state.at, state.batches):
+            seeding(number)
+            if len(self._taken()) < self._size:
+                msg = (
+                    f"{self._name} ended after {number} batches, the state was taken after "
+                    f"{state.batches}. The data has changed: resume with the same."
+                )
+                raise LaneError(msg)
+
+    def _load(self, owner: Any, packed: bytes) -> None:
+        if not is_stateful(owner):
+            msg = (
+                f"the state of {self._name} has one of a dataset or iterator of another kind: "
+                f"{type(owner).__name__} has no load_state_dict. Resume with the same dataset."
+            )
+            raise LaneError(msg)
+        try:
+            owner.load_state_dict(pickle.loads(packed))  # noqa: S301  made by `pack`
+        except Exception as error:
+            msg = (
+                f"{type(owner).__name__}.load_state_dict failed in {self._name}: "
+                f"{type(error).__name__}: {error}. Was the state saved with another dataset?"
+            )
+            raise LaneError(msg) from error
+
+    def draw(self) -> list[Any]:
+        """Take the next batch's samples; fewer than its size at the end."""
+        with announced(self._info):
+            try:
+                self._take_over()
+                self._has_read = True
+                return self._taken()
+            except Exception as error:
+                self._sign(error)
+                raise
+
+    def _taken(self) -> list[Any]:
+        # Not by what would ask for an iterator once more: that may be the dataset itself,
+        # which begins anew then.
+        take: Any = self._iterator
+        samples = list(map(next, itertools.repeat(take, self._size)))
+        self.ended = len(samples) < self._size
+        return samples
+
+    def apply(self, fetch: Callable[[Any], Any]) -> Any:
+        """Give the dataset to `fetch`, for datasets that are read by index."""
+        with announced(self._info):
+            try:
+                self._take_over()
+                return fetch(self._dataset)
+            except Exception as error:
+                self._sign(error)
+                raise
+
+    def _sign(self, error: Exception) -> None:
+        """Add to an error which lane it was."""
+        add_note(error, f"dataporter was reading {self._name}")
+
+    def capture(self) -> tuple[bytes | None, bytes | None]:
+        """The states of dataset and iterator; an empty one is as it was at the last capture."""
+        own = self._iterator is not self._dataset
+        packed = [self._packed(self._dataset) if own else None, self._packed(self._iterator)]
+        pairs = zip(packed, self._sent, strict=True)
+        news = [b"" if new is not None and new == old else new for new, old in pairs]
+        self._sent = packed
+        return news[0], news[1]
+
+    def _packed(self, owner: Any) -> bytes | None:
+        if not is_stateful(owner):
+            return None
+        try:
+            with announced(self._info):
+                return pack(owner.state_dict())
+        except Exception as error:
+            msg = (
+                f"the state of {self._name} cannot be kept: {type(owner).__name__}.state_dict() "
+                f"failed, or what it returned cannot be pickled: {type(error).__name__}: {error}."
+            )
+            raise LaneError(msg) from error
+
+
+def is_stateful(thing: Any) -> bool:
+    """Whether something can say where it stands and be put back exactly there."""
+    return has_state(thing) and not _forgets(thing)
+
+
+def _forgets(dataset: Any) -> bool:
+    """Whether a Hugging Face stream has a shuffle buffer, whose samples its state leaves out."""
+    parts = [getattr(dataset, "_ex_iterable", None)]
+    while parts:
+        part = parts.pop()
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        inner = (getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ()))
+        parts += [each for each in inner if each is not None]
+    return False
+
+
+def _stays_loaded(dataset: Any) -> bool:
+    """Whether this is a Hugging Face stream.
+
+    A state that was loaded into one holds for all its passes over the state's epoch, until
+    another is loaded. Its state is that of the last row it yielded: before the first one it
+    is not that of the lane, and loading it draws other rows.
+    """
+    return hasattr(dataset, "_starting_state_dict")
+
+
+def keep_epoch_to_itself(dataset: Any) -> None:
+    """Give a Hugging Face stream an epoch that no other process changes.
+
+    Its number lies in memory that its copies in other processes share, and a pass beside
+    this one may be of another epoch.
+    """
+    shared = getattr(dataset, "_epoch", None)
+    if isinstance(shared, torch.Tensor):
+        dataset._epoch = shared.clone()  # noqa: SLF001  see above

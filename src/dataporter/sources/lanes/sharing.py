@@ -1,0 +1,124 @@
+"""Who reads which lanes: the share of a rank, and whether a state's lanes can be read here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dataporter.errors import FastForwardWarning, StateMismatchError, TopologyError
+from dataporter.fetch import EMPTY, Late
+from dataporter.law import Topology
+from dataporter.law.lane_states import Lanes, LaneState
+from dataporter.law.state import Progress
+from dataporter.sources.lanes.lane import is_stateful
+from dataporter.sources.users_sampler import has_state
+
+
+def own_lanes(count: int, topology: Topology, *, split: bool) -> Sequence[int]:
+    """The lanes that a rank reads: its share if lanes are split among ranks, else all.
+
+    >>> list(own_lanes(5, Topology(rank=1, world_size=2), split=True))
+    [1, 3]
+    """
+    return range(topology.rank, count, topology.world_size) if split else range(count)
+
+
+def fresh_lanes(count: int, own: Sequence[int]) -> Lanes:
+    """Lanes of which nothing has been delivered."""
+    return Lanes(count=count, each={lane: LaneState() for lane in own})
+
+
+def share_of(lanes: Lanes, topology: Topology, *, split: bool) -> Lanes:
+    """Take a rank's share out of a state's lanes."""
+    own = own_lanes(lanes.count, topology, split=split)
+    missing = [lane for lane in own if lane not in lanes.each]
+    if missing:
+        msg = (
+            f"the state has not all lanes of this rank: {missing} of {lanes.count} are missing, "
+            "since another rank read them. Pass the states of all ranks, as a list."
+        )
+        raise StateMismatchError(msg)
+    return replace(lanes, each={lane: lanes.each[lane] for lane in own})
+
+
+def check_reading_again(
+    progress: Progress,
+    saved_size: int | None,
+    present_size: int | None,
+    *,
+    dataset: Any,
+    snapshot_every: int,
+) -> None:
+    """Refuse or warn of lanes of which a part has to be read again."""
+    each = {} if progress.lanes is None else progress.lanes.each
+    going = {lane: state for lane, state in each.items() if not state.ended}
+    again = {lane: state for lane, state in going.items() if state.batches > state.at}
+    if not again:
+        return
+    if saved_size != present_size:
+        msg = (
+            f"batch_size changed: the state was saved with batch_size={saved_size}, this loader "
+            f"has batch_size={present_size}, and lanes {sorted(again)} have to be read again batch "
+            f"by batch. Resume with batch_size={saved_size}."
+        )
+        raise StateMismatchError(msg)
+    without = [state for state in again.values() if not (state.dataset or state.iterator)]
+    # Before the first snapshot is due, nothing else was asked for.
+    if without and progress.batches_processed >= snapshot_every:
+        count = sum(state.batches for state in without)
+        why, remedy = _why_again(dataset)
+        msg = f"{why}: {count} batches are read again and dropped. {remedy}"
+        warnings.warn(msg, FastForwardWarning, stacklevel=4)
+
+
+def _why_again(dataset: Any) -> tuple[str, str]:
+    """Say why a state has none of the dataset, and how the next would have one."""
+    name = type(dataset).__name__
+    if is_stateful(dataset):
+        return f"the state holds none of {name}", "States saved from now on do."
+    if has_state(dataset):
+        return (
+            f"the state_dict of {name} leaves out what is in its shuffle buffer",
+            "Without that buffer it resumes at once.",
+        )
+    return (
+        f"neither {name} nor its iterator has state_dict and load_state_dict",
+        "Give one of them both to resume at once.",
+    )
+
+
+class Together:
+    """Ends the passes of all ranks with the first that ends."""
+
+    def __init__(self) -> None:
+        self._group: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_group": None}
+
+    def ended(self, results: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Yield results as long as every rank has one."""
+        if not (dist.is_available() and dist.is_initialized()):
+            msg = (
+                "tail='drop' ends an iterable on all ranks at once, and needs a process group for "
+                "that: call torch.distributed.init_process_group() first, or use tail='uneven'."
+            )
+            raise TopologyError(msg)
+        if self._group is None:
+            self._group = dist.new_group(backend="gloo")
+        for result in results:
+            is_batch = result[1] is not EMPTY and type(result[1]) is not Late
+            if is_batch and not self._all_have(1):
+                return
+            yield result
+        self._all_have(0)
+
+    def _all_have(self, mine: int) -> bool:
+        have = torch.tensor([mine])
+        dist.all_reduce(have, dist.ReduceOp.MIN, group=self._group)
+        return bool(have.item())

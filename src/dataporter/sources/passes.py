@@ -1,0 +1,164 @@
+"""A pass: the iterator that a loader returns. It hands over batches and counts them.
+
+The run's progress is replaced, in one assignment, when a batch is handed over: never at
+prefetch, never in pieces. So a state is right at every moment, a signal handler's too.
+
+An interrupt may come at any moment, and whoever catches it may go on. So a result stays in
+`_coming` until it is handed over; from then on there are only assignments, between which
+Python runs no handler. Whatever else is interrupted is done again from the last progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from dataporter.errors import StaleIteratorError
+from dataporter.fetch import EMPTY, Failed, Late
+from dataporter.law.epochs import Cursor
+from dataporter.law.state import Progress
+from dataporter.sources.tasks import Task
+
+_Result: TypeAlias = tuple[Task, Any]
+
+
+class Pass(Iterator[Any]):
+    """One pass over a loader, from wherever its cursor stands.
+
+    `run` yields what remains after a progress, `rerun` likewise after an interrupt, and `end`
+    says what the end of an epoch leads to; `num_batches` counts those of a full one. A state
+    loaded in the meantime takes effect here: the pass goes on at the loaded position, or
+    raises if another pass has taken that over.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        run: Callable[[Progress], Iterator[_Result]],
+        rerun: Callable[[Progress], Iterator[_Result]],
+        end: Callable[[Progress], Progress],
+        num_batches: Callable[[], int],
+    ) -> None:
+        self._cursor = cursor
+        self._run = run
+        self._rerun = rerun
+        self._end = end
+        self._num_batches = num_batches
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin where the cursor says; if that fails, the cursor goes on saying so."""
+        before = self._cursor.newest_pass
+        self._loads = -1  # until it has begun
+        self._coming: tuple[_Result, ...] = ()  # results that come next
+        # What was under way ends here, so that its workers are free for what begins.
+        self._results: Iterator[_Result] | None = iter(())
+        self._broken = False  # the results are at their end, and the epoch is not
+        try:
+            self._progress = self._cursor.begin_pass()
+            self._number = self._cursor.newest_pass
+            if not self._progress.finished:
+                self._results = self._run(self._progress)
+            self._loads = self._cursor.loads
+        except BaseException:
+            if self._cursor.newest_pass != before:
+                self._cursor.take_back()
+            raise
+
+    def __next__(self) -> Any:
+        while True:
+            if self._loads != self._cursor.loads and self._results is not None:
+                self._follow_load()
+            if not self._coming or self._broken:
+                try:
+                    self._look()
+                except StopIteration:
+                    self._finish()
+                    raise
+            task, batch = self._coming[0]
+            if type(batch) is Late:
+                # Nothing has changed: the next call waits on for the same batch.
+                self._coming = self._coming[1:]
+                try:
+                    raise batch.error
+                finally:
+                    del batch  # it would be held by this frame, which its error holds
+            if type(batch) is Failed:
+                # The state stays before it. Who catches this and goes on, goes on after it.
+                error = _raisable(batch.error)
+                self._progress, self._coming = task.progress, self._coming[1:]
+                raise error
+            self._cursor.deliver(task.progress, by=self._number)
+            self._progress, self._coming = task.progress, self._coming[1:]
+            if batch is not EMPTY:  # else every sample of it was left out
+                return batch
+
+    def __len__(self) -> int:
+        """Batches of a full epoch, wherever this pass began, as torch's iterators say it."""
+        return self._num_batches()
+
+    def _look(self) -> None:
+        """Add the next result to those that come, or raise: at the end StopIteration."""
+        if self._results is None:
+            raise StopIteration
+        if self._broken:
+            self._coming = ()
+            self._results = self._rerun(self._progress)
+        # Until it is there: an iterator that was interrupted is at its end, the epoch is not.
+        self._broken = True
+        try:
+            self._coming = (*self._coming, next(self._results))
+        except StopIteration:
+            self._broken = False
+            raise
+        self._broken = False
+
+    def _finish(self) -> None:
+        is_newest = self._number == self._cursor.newest_pass  # whose end is the run's
+        if is_newest and not self._progress.finished:
+            self._cursor.deliver(self._end(self._progress), by=self._number)
+        self._results = None
+
+    def is_last(self) -> bool:
+        """Whether nothing follows the batch handed over last.
+
+        That may take a look at what follows, which is kept and not counted as delivered. An
+        error there is raised by the call that would deliver it.
+        """
+        if self._results is None or self._loads != self._cursor.loads or self._broken:
+            return self._results is None
+        try:
+            while not self._coming or self._coming[-1][1] is EMPTY:
+                self._look()
+        except StopIteration:
+            return True
+        except Exception:  # noqa: BLE001  the next call tries from here again
+            return False
+        return False
+
+    def await_workers(self) -> None:
+        """Wait until workers have begun, and raise here what went wrong with that."""
+        if self._results is None or self._broken or self._coming:
+            return
+        with contextlib.suppress(StopIteration):
+            self._look()
+
+    def _follow_load(self) -> None:
+        if not self._cursor.has_loaded_start:
+            msg = (
+                "load_state_dict() was called after this iterator was made, and another "
+                "iterator has continued from the loaded position since. Use that one, or make "
+                "a new one with iter(loader)."
+            )
+            raise StaleIteratorError(msg)
+        self._begin()
+
+
+def _raisable(error: Exception) -> Exception:
+    """An error as it is, unless it would be taken for the end of the pass."""
+    if not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError("the dataset raised StopIteration")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,207 @@
+"""From a state to the first correct batch: how long, and how much memory, where in how much data.
+
+`python -m dataporter.tools.comparison.resuming FILE WHO ROUNDS LIMIT POINTS` adds a line of JSON to
+the file for each point. The dataset holds nothing, so that nothing but the loader counts. The time
+is that from a state in hand (torch, which has none: from the number of batches to skip) to the
+first batch in hand, without workers; the batch is then checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dataporter.engine.child_processes import die_with_command
+from dataporter.tools.comparison.workloads import Nothing
+
+BATCH_SIZE = 64
+SIZES = [10**5, 10**7, 10**9, 10**12]
+SWEPT = 10**6  # the size in which several positions are tried
+_LARGEST_LIST = 10**7  # torch and torchdata keep an epoch's order as a list of ints: 36 bytes each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Where in how much data a run is resumed."""
+
+    samples: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """What a resume took, or why it was not tried."""
+
+    who: str
+    samples: int
+    position: int
+    seconds: tuple[float, ...] = ()
+    megabytes: float | None = None  # by which the memory rose at most
+    why: str = ""
+
+
+class WrongBatchError(Exception):
+    """A resume did not lead to the batch that was to come."""
+
+
+# A resume makes the first batch; beside it, what that batch has to be.
+Prepared = tuple[Callable[[], Any], Callable[[], Any]]
+
+
+def _dataporter(samples: int, batches: int) -> Prepared:
+    from dataporter.law import ShuffledOrder  # noqa: PLC0415  each process imports its own
+    from dataporter.resumable_dataloader import ResumableDataLoader  # noqa: PLC0415  likewise
+
+    loader = ResumableDataLoader(Nothing(samples), BATCH_SIZE, shuffle=True, seed=1)
+    begun = batches * BATCH_SIZE
+    state = {**loader.state_dict(), "batches_processed": batches, "samples_processed": begun}
+
+    def resume() -> Any:
+        loader.load_state_dict(state)
+        return next(iter(loader))
+
+    def expected() -> Any:
+        return ShuffledOrder(samples, seed=1).indices(0, np.arange(begun, begun + BATCH_SIZE))
+
+    return resume, expected
+
+
+def _torchdata(samples: int, batches: int) -> Prepared:
+    from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415  likewise
+
+    loader = StatefulDataLoader(Nothing(samples), BATCH_SIZE, shuffle=True)
+    next(iter(loader))
+    # The first batch's state, moved on: what a run of that many gives.
+    state = loader.state_dict()
+    state["_num_yielded"] = state["_sampler_iter_yielded"] = batches
+    sampler = state["_sampler_iter_state"]
+    sampler["samples_yielded"] = sampler["sampler_iter_state"]["yielded"] = batches * BATCH_SIZE
+    generator = torch.Generator().set_state(sampler["sampler_iter_state"]["generator"].clone())
+    fresh = StatefulDataLoader(Nothing(samples), BATCH_SIZE, shuffle=True)
+
+    def resume() -> Any:
+        fresh.load_state_dict(state)
+        return next(iter(fresh))
+
+    return resume, lambda: _permuted(samples, batches, generator)
+
+
+def _torch(samples: int, batches: int) -> Prepared:
+    from torch.utils.data import DataLoader, RandomSampler  # noqa: PLC0415  likewise
+
+    dataset: Any = Nothing(samples)
+    order = RandomSampler(dataset, generator=torch.Generator().manual_seed(1))
+    loader = DataLoader(dataset, BATCH_SIZE, sampler=order)
+
+    def resume() -> Any:
+        return next(itertools.islice(loader, batches, None))
+
+    return resume, lambda: _permuted(samples, batches, torch.Generator().manual_seed(1))
+
+
+def _grain(samples: int, batches: int) -> Prepared:
+    from grain import python as grain  # noqa: PLC0415  likewise
+
+    order = grain.MapDataset.source(Nothing(samples)).shuffle(seed=1)
+    loader = order.to_iter_dataset(grain.ReadOptions(num_threads=0)).batch(BATCH_SIZE)
+    begun = batches * BATCH_SIZE
+    state = {**iter(loader).get_state(), "next_index": begun}
+
+    def resume() -> Any:
+        iterator = iter(loader)
+        iterator.set_state(state)
+        return next(iterator)
+
+    return resume, lambda: [order[position] for position in range(begun, begun + BATCH_SIZE)]
+
+
+def _permuted(samples: int, batches: int, generator: torch.Generator) -> torch.Tensor:
+    order = torch.randperm(samples, generator=generator)
+    return order[batches * BATCH_SIZE :][:BATCH_SIZE]
+
+
+RESUMES: dict[str, Callable[[int, int], Prepared]] = {
+    "torch": _torch,
+    "torchdata": _torchdata,
+    "grain": _grain,
+    "dataporter": _dataporter,
+}
+
+
+def measured(who: str, points: list[Point], rounds: int, limit: float) -> Iterator[Resumed]:
+    """Measure one contender, but nowhere beyond a point where it took longer than `limit`."""
+    _resumed(who, Point(samples=1000, position=BATCH_SIZE))  # first uses cost more
+    slow: list[tuple[float, Point]] = []
+    for point in points:
+        at = Resumed(who=who, samples=point.samples, position=point.position)
+        if who in ("torch", "torchdata") and point.samples > _LARGEST_LIST:
+            why = f"its list needs {36 * point.samples / 1e9:,.0f} GB"
+            yield replace(at, why=why)
+            continue
+        beyond = [(spent, each) for spent, each in slow if _is_less(each, point)]
+        if beyond:
+            spent, less = beyond[0]
+            yield replace(at, why=f"{spent:.1f} s at {less.position:,} of {less.samples:,}")
+            continue
+        found = [_resumed(who, point)]  # seconds and megabytes
+        while len(found) < rounds and sum(seconds for seconds, _ in found) < limit:
+            found.append(_resumed(who, point))
+        times = tuple(seconds for seconds, _ in found)
+        if max(times) > limit:
+            slow.append((max(times), point))
+        rises = [rise for _, rise in found if rise is not None]
+        yield replace(at, seconds=times, megabytes=max(rises, default=None))
+
+
+def _is_less(one: Point, other: Point) -> bool:
+    return one.samples <= other.samples and one.position <= other.position
+
+
+def _resumed(who: str, point: Point) -> tuple[float, float | None]:
+    """Seconds of one resume, and the megabytes that it needed; its batch is checked."""
+    before = _peak_megabytes(anew=True)
+    resume, expected = RESUMES[who](point.samples, point.position // BATCH_SIZE)
+    start = time.perf_counter()
+    batch = resume()
+    spent = time.perf_counter() - start
+    after = _peak_megabytes()
+    if not np.array_equal(np.asarray(batch), np.asarray(expected())):
+        msg = f"{who} resumed at {point}, with the wrong batch."
+        raise WrongBatchError(msg)
+    return spent, None if before is None or after is None else after - before
+
+
+def _peak_megabytes(*, anew: bool = False) -> float | None:
+    """The most memory that this process has had, of late if it is to be seen anew."""
+    try:
+        if anew:
+            Path("/proc/self/clear_refs").write_text("5")
+        status = Path("/proc/self/status").read_text()
+    except OSError:  # not Linux, or not allowed
+        return None
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
+
+
+def main(file: Path, who: str, rounds: int, limit: float, points: list[Point]) -> None:
+    """Measure, and write what is found at once."""
+    die_with_command()
+    warnings.filterwarnings("ignore")  # torchdata uses what torch deprecated
+    with file.open("a", buffering=1) as lines:
+        for found in measured(who, points, rounds, limit):
+            lines.write(json.dumps(asdict(found)) + "\n")
+
+
+if __name__ == "__main__":
+    file, who, rounds, limit, points = sys.argv[1:]
+    main(Path(file), who, int(rounds), float(limit), [Point(**each) for each in json.loads(points)])

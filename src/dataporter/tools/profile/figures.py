@@ -1,0 +1,191 @@
+"""From stamps to figures: where the time goes, by stage, by worker, and how often one waits."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dataporter.fetch.timing import STAGES, Handed, Made
+from dataporter.tools.profile.measuring import Measured, Step
+from dataporter.tools.profile.slow_samples import Slow
+
+_LONG_ENOUGH = 4  # times the makers, for a pass to do without its beginning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How long something takes, in seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFigures:
+    """What one worker did."""
+
+    worker: int  # CONSUMER where batches are made by who asks for them
+    batches: int
+    busy: float  # share of the time
+    batch: Spread  # all that it does for one
+    stages: dict[str, float]  # mean seconds for a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a run of a loader comes to. Where nothing was seen of its workers, those are empty.
+
+    Waits and rates are those of a run that goes on and on: the first batches of a pass, in which
+    workers start up, are left out; `first` says how long the very first takes.
+    """
+
+    batches: int
+    passes: int
+    seconds: float
+    step: float  # seconds that were asked for
+    waiting: float  # share of the time
+    batches_per_second: float
+    samples_per_batch: float | None
+    bytes_per_batch: float
+    bytes_by_dtype: dict[str, float]  # share of them
+    first: float  # mean seconds until the first batch of a pass
+    wait: Spread
+    stages: dict[str, Spread]  # what is done for a batch, by who makes it
+    take: Spread | None  # what its consumer does, to get what a process has made
+    making: float | None  # mean seconds of a maker for a batch
+    computing: float | None  # share of that in which it computes, or would if a core were free
+    queued: float | None  # share of that in which no core was free for it
+    workers: tuple[WorkerFigures, ...]
+    ready: dict[int, float]  # how many batches were there when asked: share of the asking
+    sample: float | None  # seconds of the usual sample, where samples were timed one by one
+    slowest: tuple[Slow, ...]  # samples that are far slower than most, each time
+    draws: bool  # whether samples are fetched one by one, since they draw random numbers
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes of tensors and arrays that are delivered."""
+        return self.bytes_per_batch * self.batches_per_second
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples that are delivered, where their number is known."""
+        if self.samples_per_batch is None:
+            return None
+        return self.samples_per_batch * self.batches_per_second
+
+
+def figures_of(measured: Measured) -> Figures:
+    """Work out all figures; there must be a step at least."""
+    steps = measured.steps
+    steady = _steady(steps, measured.subject.makers)
+    waits = [(step.got - step.asked) / 1e9 for step in steady]
+    pauses = [(step.done - step.got) / 1e9 for step in steady]
+    total = max(sum(waits) + sum(pauses), 1e-9)
+    noted = [each for each in measured.made if each.samples and each.spans]
+    made = [each for each in noted for _ in range(each.stands_for)]
+    makings = [(each.spans[-1][2] - each.spans[0][1]) / 1e9 for each in made]
+    takes = [(each.handed - each.there) / 1e9 for each in measured.handed]
+    sizes: Counter[str] = Counter()
+    for step in steps:
+        sizes.update(step.bytes)
+    size = sizes.total()
+    firsts = [(step.got - step.asked) / 1e9 for step in steps if step.is_first]
+    size_of_batch: float | None = measured.subject.batch_size
+    if made:
+        size_of_batch = float(np.mean([each.samples for each in made]))
+    return Figures(
+        batches=len(steps),
+        passes=len(firsts),
+        seconds=(steps[-1].done - steps[0].asked) / 1e9,
+        step=measured.step_seconds,
+        waiting=sum(waits) / total,
+        batches_per_second=len(steady) / total,
+        samples_per_batch=size_of_batch,
+        bytes_per_batch=size / len(steps),
+        bytes_by_dtype={name: count / size for name, count in sizes.most_common() if size},
+        first=float(np.mean(firsts)),
+        wait=_spread(waits),
+        stages=_stages(made),
+        take=_spread(takes) if takes and not measured.subject.in_threads else None,
+        making=float(np.mean(makings)) if makings else None,
+        computing=_share(made, lambda batch: (batch.cpu or 0) + (batch.queued or 0)),
+        queued=_share(made, lambda batch: batch.queued or 0),
+        workers=tuple(_by_worker(made)),
+        ready=_occupancy(measured.handed),
+        sample=_usual_sample(made),
+        slowest=measured.slow,
+        draws=any(each.draws for each in made),
+    )
+
+
+def _steady(steps: Sequence[Step], makers: int) -> Sequence[Step]:
+    """The steps that speak for a long run: not those of a pass before all makers are in step."""
+    starts = [number for number, step in enumerate(steps) if step.is_first]
+    steady: list[Step] = []
+    for start, end in zip(starts, [*starts[1:], len(steps)], strict=True):
+        unsteady = makers + 1 if end - start > _LONG_ENOUGH * (makers + 1) else 1
+        steady += steps[start + unsteady : end]
+    return steady or steps
+
+
+def _spread(seconds: Sequence[float]) -> Spread:
+    p50, p90, p99 = np.percentile(seconds, [50, 90, 99]).tolist()
+    return Spread(
+        mean=float(np.mean(seconds)), p50=p50, p90=p90, p99=p99, longest=float(max(seconds))
+    )
+
+
+def _times_by_stage(made: Iterable[Made]) -> dict[str, list[float]]:
+    times = defaultdict(list)
+    for batch in made:
+        spent: Counter[int] = Counter()
+        for stage, start, end in batch.spans:
+            spent[stage] += end - start
+        for stage, total in spent.items():
+            times[STAGES[stage]].append(total / 1e9)
+    return {name: times[name] for name in STAGES if name in times}
+
+
+def _stages(made: Sequence[Made]) -> dict[str, Spread]:
+    return {name: _spread(times) for name, times in _times_by_stage(made).items()}
+
+
+def _by_worker(made: Sequence[Made]) -> Iterable[WorkerFigures]:
+    if not made:
+        return
+    began = min(batch.spans[0][1] for batch in made)
+    ended = max(batch.spans[-1][2] for batch in made)
+    for worker in sorted({batch.worker for batch in made}):
+        own = [batch for batch in made if batch.worker == worker]
+        times = [(batch.spans[-1][2] - batch.spans[0][1]) / 1e9 for batch in own]
+        stages = {name: sum(each) / len(own) for name, each in _times_by_stage(own).items()}
+        yield WorkerFigures(
+            worker=worker,
+            batches=len(own),
+            busy=sum(times) / max((ended - began) / 1e9, 1e-9),
+            batch=_spread(times),
+            stages=stages,
+        )
+
+
+def _share(made: Sequence[Made], of: Callable[[Made], int]) -> float | None:
+    """What share of the making some of it was, of the batches where that is known."""
+    known = [batch for batch in made if batch.cpu is not None]
+    spent = sum(batch.spans[-1][2] - batch.spans[0][1] for batch in known)
+    return min(sum(map(of, known)) / spent, 1.0) if spent else None
+
+
+def _occupancy(handed: Sequence[Handed]) -> dict[int, float]:
+    counted = Counter(each.ready for each in handed)
+    return {ready: counted[ready] / len(handed) for ready in sorted(counted)}
+
+
+def _usual_sample(made: Sequence[Made]) -> float | None:
+    usual = [batch.usual for batch in made if batch.usual]
+    return float(np.median(usual)) / 1e9 if usual else None

@@ -1,0 +1,136 @@
+"""`profile`: the loader measured in a process of its own, judged, and tuned if asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from dataporter.arguments import check_int, check_number
+from dataporter.errors import FactoryError, add_note
+from dataporter.tools.profile.figures import Figures, figures_of
+from dataporter.tools.profile.measuring import Measured, Request, measure
+from dataporter.tools.profile.report import Profile
+from dataporter.tools.profile.tuning import RefusedError, Trial, search
+from dataporter.tools.profile.verdict import judge
+from dataporter.tools.verify.laboratory import Laboratory
+from dataporter.tools.verify.playing import Problem
+from dataporter.tools.verify.processes import TimeUpError
+
+_KEPT_BACK = 0.9  # of the time that is left: the rest is for what else has to be done
+_SHARE_WITH_TUNING = 0.25  # of the seconds, for the first measurement
+_SHARE_OF_A_TRIAL = 8  # trials that the time left is divided among
+_LEAST_SECONDS = 1.0  # without which a trial is not begun
+_LONGEST_STEP = 3.6e6  # milliseconds
+
+
+def profile(
+    make_loader: Callable[[], Any] | str,
+    *,
+    batches: int = 200,
+    seconds: float = 60,
+    step_ms: float = 20,
+    tune: bool = False,
+    on_profile: Callable[[Profile], None] | None = None,
+    on_trial: Callable[[Trial], None] | None = None,
+    shows_output: bool = False,
+) -> Profile:
+    """Measure where a loader's time goes, beside steps of `step_ms` milliseconds.
+
+    `make_loader` makes a new loader at each call: a function, or "package.module:function". It is
+    called in another process. Up to `batches` batches are drawn; `seconds` bound all that is done
+    there. A step sleeps, as a process does while its device computes. With `tune`, other settings
+    are tried in the time that is left. `on_profile` is told the profile before that, `on_trial`
+    each trial. What the user's code prints is dropped, unless `shows_output`.
+
+    >>> from dataporter import ResumableDataLoader
+    >>> def make_loader():
+    ...     return ResumableDataLoader(range(64), batch_size=4)
+    >>> profile(make_loader, batches=8, step_ms=1).figures.batches
+    8
+    """
+    check_int("batches", batches, least=1)
+    check_number("seconds", seconds, above=0)
+    check_number("step_ms", step_ms, below=_LONGEST_STEP)
+    laboratory = Laboratory(make_loader, seconds=seconds, shows_output=shows_output, interpreters=1)
+    with contextlib.closing(laboratory):
+        runs = _Runs(laboratory, batches, seconds, step_ms / 1000)
+        share = _SHARE_WITH_TUNING if tune else _KEPT_BACK
+        measured = runs.measure({}, share * seconds, finds_slow=True)
+        found = _profile_of(measured)
+        if tune and not measured.subject.is_ours:
+            msg = (
+                f"{measured.subject.loader} cannot be tuned from outside. Make it a "
+                "dataporter.ResumableDataLoader, which takes the same arguments, or leave out "
+                "--tune."
+            )
+            raise FactoryError(msg)
+        if on_profile is not None:
+            on_profile(found)
+        if not tune:
+            return found
+        tuning = search(
+            measured.subject,
+            found.figures,
+            runs.try_out,
+            time_left=lambda: (laboratory.seconds_left - _LEAST_SECONDS) / seconds,
+            on_trial=on_trial,
+        )
+        return replace(found, tuning=tuning)
+
+
+def _profile_of(measured: Measured) -> Profile:
+    figures = figures_of(measured)
+    verdict = judge(measured.subject, figures)
+    return Profile(measured=measured, figures=figures, verdict=verdict)
+
+
+class _Runs:
+    """Measurements of one loader, until the time is up."""
+
+    def __init__(
+        self, laboratory: Laboratory, batches: int, seconds: float, step_seconds: float
+    ) -> None:
+        self._laboratory = laboratory
+        self._batches = batches
+        self._seconds = seconds
+        self._step_seconds = step_seconds
+
+    def measure(
+        self, options: dict[str, Any], seconds: float, *, finds_slow: bool = False
+    ) -> Measured:
+        request = Request(
+            options=options,
+            batches=self._batches,
+            seconds=seconds,
+            finds_slow=finds_slow,
+            deadline=monotonic() + self._laboratory.seconds_left * _KEPT_BACK,
+            step_seconds=self._step_seconds,
+        )
+        try:
+            subject, found = self._laboratory.run(functools.partial(measure, request=request))
+        except TimeUpError:
+            msg = (
+                f"the loader was still busy with a batch when its {self._seconds:g} seconds were "
+                "up. Find out what it waits for, or give it more time."
+            )
+            raise FactoryError(msg) from None
+        problem = found if isinstance(found, Problem) else found.problem
+        if problem is not None:
+            error = FactoryError(f"the loader failed: {problem.words}")
+            add_note(error, problem.traceback)
+            raise error
+        if not found.steps:
+            msg = f"the loader over {subject.dataset} delivered no batch. Give it some data."
+            raise FactoryError(msg)
+        return found  # type: ignore[no-any-return]  # as `measure` sends it
+
+    def try_out(self, options: dict[str, Any]) -> Figures:
+        seconds = self._laboratory.seconds_left / _SHARE_OF_A_TRIAL
+        try:
+            return figures_of(self.measure(options, max(seconds, _LEAST_SECONDS)))
+        except FactoryError as error:
+            raise RefusedError(str(error)) from error

@@ -1,0 +1,241 @@
+"""The search for better settings: workers, engine and prefetching, each tried on the loader itself.
+
+More workers are tried as long as they help, in processes and in threads, then more batches
+ahead; at last the best and what the loader has now are measured again, by turns. None of
+these settings reaches the data, save that the lanes of an iterable are as many as its workers
+unless `lanes` is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Protocol
+
+from dataporter.tools.profile.figures import Figures
+from dataporter.tools.profile.subject import Subject
+from dataporter.tools.profile.verdict import KEEPS_UP, most_workers, workers_needed
+from dataporter.tools.profile.words import percent, rate
+
+_HELPS = 1.03  # times the rate, below which a change has not helped
+_PATIENCE = 2  # changes in a row that do not help, before no more are tried
+_AGAIN = 2  # times that the best and what there is are measured once more
+_KEPT_FOR_AGAIN = 0.3  # of the time
+_DEEPER = (4, 8)  # prefetch factors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is searched for."""
+
+    num_workers: int
+    engine: str
+    prefetch_factor: int
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of a loader that has these settings."""
+        if not self.num_workers:
+            return {"num_workers": 0}
+        return {
+            "num_workers": self.num_workers,
+            "engine": self.engine,
+            "prefetch_factor": self.prefetch_factor,
+        }
+
+    def __str__(self) -> str:
+        if not self.num_workers:
+            return "num_workers=0"
+        engine = ', engine="threads"' if self.engine == "threads" else ""
+        return f"num_workers={self.num_workers}{engine}, prefetch_factor={self.prefetch_factor}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Settings, and what came of them: the median of all measurements, or why there is none."""
+
+    settings: Settings
+    rates: tuple[float, ...] = ()  # batches in a second
+    waits: tuple[float, ...] = ()  # share of the time
+    refused: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Batches in a second, 0 where it was refused."""
+        return median(self.rates) if self.rates else 0.0
+
+    @property
+    def waiting(self) -> float:
+        """Share of the time that is spent waiting."""
+        return median(self.waits) if self.waits else 1.0
+
+    def with_figures(self, figures: Figures) -> Trial:
+        """The same with one more measurement."""
+        return replace(
+            self,
+            rates=(*self.rates, figures.batches_per_second),
+            waits=(*self.waits, figures.waiting),
+        )
+
+    def __str__(self) -> str:
+        if self.refused:
+            return f"{self.settings}: {self.refused}"
+        return f"{self.settings}: {rate(self.rate)} batches/s, {percent(self.waiting)} waiting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What was tried, what the loader has now, and what is best."""
+
+    now: Trial
+    best: Trial
+    trials: tuple[Trial, ...]
+    stopped: bool  # for want of time, before all was tried
+
+    @property
+    def words(self) -> str:
+        """What to do."""
+        rest = " The time was up before all was tried." if self.stopped else ""
+        if self.best.settings == self.now.settings:
+            return f"Leave it as it is: nothing that was tried is better than {self.now}.{rest}"
+        factor = self.best.rate / max(self.now.rate, 1e-9)
+        gain = f"{factor:.1f} times as fast as" if factor >= _HELPS else "as fast, with less, as"
+        count = min(len(self.best.rates), len(self.now.rates))
+        by_turns = f", the median of {count} measurements by turns" if count > 1 else ""
+        return f"Best: {self.best}, {gain} now ({rate(self.now.rate)} batches/s){by_turns}.{rest}"
+
+
+class Measure(Protocol):
+    """Measures the loader with other options; raises `Refused` where they cannot be had."""
+
+    def __call__(self, options: dict[str, Any], /) -> Figures: ...
+
+
+class RefusedError(Exception):
+    """The loader does not work with some settings; its message says why."""
+
+
+def settings_of(subject: Subject) -> Settings:
+    """What a loader has now."""
+    return Settings(
+        num_workers=subject.num_workers,
+        engine="threads" if subject.in_threads else "processes",
+        prefetch_factor=subject.prefetch_factor,
+    )
+
+
+def search(
+    subject: Subject,
+    figures: Figures,
+    measure: Measure,
+    *,
+    time_left: Callable[[], float],
+    on_trial: Callable[[Trial], None] | None = None,
+) -> Tuning:
+    """Try settings as long as there is time; `figures` are those of what the loader has now.
+
+    `time_left` says what share of the time is left.
+    """
+    looked_for = _Search(subject, figures, measure, time_left, on_trial)
+    looked_for.climb()
+    looked_for.go_deeper()
+    looked_for.measure_again()
+    return looked_for.outcome()
+
+
+class _Search:
+    def __init__(
+        self,
+        subject: Subject,
+        figures: Figures,
+        measure: Measure,
+        time_left: Callable[[], float],
+        on_trial: Callable[[Trial], None] | None,
+    ) -> None:
+        self._subject = subject
+        self._figures = figures
+        self._measure = measure
+        self._time_left = time_left
+        self._on_trial = on_trial
+        self._now = settings_of(subject)
+        self._stopped = False
+        self._tried = {self._now: Trial(settings=self._now).with_figures(figures)}
+
+    def climb(self) -> None:
+        """Try more and more workers, as long as that helps."""
+        engines = ["processes"] if self._subject.has_lanes else ["processes", "threads"]
+        for engine in sorted(engines, key=lambda name: name != self._now.engine):
+            reached, failed = 0.0, 0
+            for count in self._ladder():
+                settings = Settings(
+                    num_workers=count, engine=engine, prefetch_factor=self._now.prefetch_factor
+                )
+                trial = self._try(settings)
+                if trial is None:
+                    return
+                # One that is slow may have been held up by something else on the machine.
+                failed = failed + 1 if trial.rate < reached * _HELPS else 0
+                if trial.refused or failed == _PATIENCE or trial.waiting < KEEPS_UP / 2:
+                    break
+                reached = max(reached, trial.rate)
+
+    def _ladder(self) -> Iterator[int]:
+        most = most_workers(self._subject, self._figures)
+        counts = {min(workers_needed(self._figures), most), most}
+        count = 1
+        while count < most:
+            counts.add(count)
+            count *= 2
+        yield from sorted(counts)
+
+    def go_deeper(self) -> None:
+        """Try more batches ahead, unless hardly anybody waits."""
+        for factor in _DEEPER:
+            best = self._best()
+            if best.waiting < KEEPS_UP / 2 or not best.settings.num_workers:
+                return
+            if factor > best.settings.prefetch_factor:
+                self._try(replace(best.settings, prefetch_factor=factor))
+
+    def measure_again(self) -> None:
+        """Measure the best and what there is now by turns: one measurement may be a chance."""
+        for _ in range(_AGAIN):
+            for settings in dict.fromkeys((self._best().settings, self._now)):
+                self._try(settings, again=True)
+
+    def _try(self, settings: Settings, *, again: bool = False) -> Trial | None:
+        if settings in self._tried and not again:
+            return self._tried[settings]
+        if self._time_left() <= (0.0 if again else _KEPT_FOR_AGAIN):
+            self._stopped = self._stopped or not again
+            return None
+        trial = self._tried.get(settings, Trial(settings=settings))
+        try:
+            trial = trial.with_figures(self._measure(settings.options()))
+        except RefusedError as error:
+            trial = replace(trial, refused=str(error))
+        self._tried[settings] = trial
+        if self._on_trial is not None and not again:
+            self._on_trial(trial)
+        return trial
+
+    def _best(self) -> Trial:
+        """The cheapest of those that are as fast as the fastest."""
+        trials = [trial for trial in self._tried.values() if trial.rates]
+        fastest = max(trial.rate for trial in trials)
+        return min(
+            (trial for trial in trials if trial.rate * _HELPS >= fastest),
+            key=lambda trial: (
+                trial.settings.num_workers,
+                trial.settings.engine != self._now.engine,
+                trial.settings.prefetch_factor,
+            ),
+        )
+
+    def outcome(self) -> Tuning:
+        return Tuning(
+            now=self._tried[self._now],
+            best=self._best(),
+            trials=tuple(self._tried.values()),
+            stopped=self._stopped,
+        )

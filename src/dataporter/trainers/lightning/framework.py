@@ -1,0 +1,42 @@
+"""Lightning's two packages, which are the same under two names: the one that is in use."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Container
+from typing import TYPE_CHECKING
+
+from dataporter.trainers.requirement import has_version, require
+
+_DISTRIBUTIONS = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
+# Before this version, Lightning's loops iterate a loader twice at a resume.
+_LEAST = "2.5.3"
+# Before this version, a package's trainer refuses callbacks of the other package.
+_TAKES_ANY = "2.6.0"
+
+
+def packages(imported: Container[str]) -> list[str]:
+    """The packages whose callbacks ours have to be, first the one that the program uses.
+
+    That is the one that it has imported, else the one that it could. It may still use the other
+    one too: where that is installed and takes only its own callbacks, ours have to be those.
+    """
+    present = [name for name, of in _DISTRIBUTIONS.items() if has_version(of, _LEAST)]
+    first, *others = sorted(present, key=lambda name: name not in imported)
+    return [
+        first,
+        *(name for name in others if has_version(_DISTRIBUTIONS[name], _LEAST, below=_TAKES_ANY)),
+    ]
+
+
+require(*_DISTRIBUTIONS.values(), at_least=_LEAST, extra="lightning")
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    _packages = [importlib.import_module(name) for name in packages(sys.modules)]
+    Callback = type("Callback", tuple(package.Callback for package in _packages), {})
+    LightningModule, Trainer = _packages[0].LightningModule, _packages[0].Trainer
+
+__all__ = ["Callback", "LightningModule", "Trainer", "packages"]

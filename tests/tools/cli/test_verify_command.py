@@ -1,0 +1,400 @@
+"""`dataporter verify` as a user runs it: statuses, words, pipes, terminals, interrupts."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from terminals import marked
+from watching import environment, until
+
+from dataporter.tools import cli
+from dataporter.tools.cli.main import run
+from dataporter.tools.verify.processes import nurseries
+
+SHOP = """
+import os, sys, time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from dataporter import ResumableDataLoader
+
+print("loaded the shop")
+
+
+class Photos(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return {"image": torch.full((2, 2), float(index)) + torch.rand(()), "label": index % 10}
+
+
+    @staticmethod
+    def make_loader():
+        return make_loader()
+
+
+class Noisy(Photos):
+    rng = np.random.default_rng()
+
+    def __getitem__(self, index):
+        print("fetching", index)
+        return {"image": torch.full((2, 2), float(index)) + self.rng.normal(), "label": index % 10}
+
+
+class Slow(Photos):
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return super().__getitem__(index)
+
+
+def make_loader():
+    return ResumableDataLoader(Photos(), batch_size=8, shuffle=True)
+
+
+def make_noisy():
+    return ResumableDataLoader(Noisy(), batch_size=8, shuffle=True)
+
+
+def make_slow():
+    return ResumableDataLoader(Slow(), batch_size=8, num_workers=2)
+
+
+def make_torchs():
+    return DataLoader(Photos())
+
+
+def make_torchdatas():
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(Photos())
+
+
+kept = make_loader()
+
+
+def make_kept():
+    return kept
+
+
+def make_nothing():
+    pass
+
+
+def make_trouble():
+    raise LookupError("no folder 'photos'")
+
+
+def make_exit():
+    sys.exit(3)
+
+
+def make_end():
+    os._exit(3)
+
+
+def make_from(folder):
+    return make_loader()
+
+
+def make_broken():
+    return ResumableDataLoader([torch.zeros(2), torch.zeros(3)], batch_size=2)
+
+
+def make_empty():
+    return ResumableDataLoader([], batch_size=2)
+
+
+def hang():
+    time.sleep(1000)
+
+
+number = 7
+"""
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """A folder with a package that is not ours, and in it."""
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "data.py").write_text(SHOP)
+    (package / "broken.py").write_text("import nowhere_to_be_found\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+def flat(text):
+    """A text without its line breaks."""
+    return " ".join(text.split())
+
+
+def verified(capsys, *arguments):
+    """Run the command in this process; its status, and what it printed."""
+    with pytest.raises(SystemExit) as ended:
+        run(["verify", *arguments])
+    printed = capsys.readouterr()
+    return ended.value.code or 0, printed.out, printed.err
+
+
+ONE_HASH = {"PYTHONHASHSEED": "0"}  # one for all: fewer interpreters are started
+QUICK = ("--batches", "3", "--points", "0", "--workers", "0")
+
+
+def test_an_exact_loader_ends_with_status_0(shop, capsys):
+    status, out, err = verified(capsys, "shop.data:make_loader", *QUICK)
+    assert (status, err) == (0, "")
+    assert out.startswith("ResumableDataLoader over Photos, 64 samples, batches of 8, shuffled")
+    assert re.search(r"^EXACT: all \d+ checks", out, re.MULTILINE)
+
+
+def test_a_wrong_one_ends_with_status_1_and_says_what_where_and_why(shop, capsys):
+    status, out, err = verified(capsys, "shop.data:make_noisy", *QUICK)
+    assert (status, err) == (1, "")
+    words = flat(out)
+    assert re.search(r"epoch 0, batch 1, sample 0 \(position 0, index \d+\), at image: exp", words)
+    assert "NOT EXACT" in words
+    assert "a generator of its own: Noisy.rng, NumPy's Generator" in words
+    assert "dataporter.sample_rng()" in words
+    assert "fetching" not in out
+    assert "loaded" not in out
+
+
+def test_json_has_all_of_it_and_nothing_else(shop, capsys):
+    status, out, err = verified(capsys, "shop.data:make_noisy", *QUICK, "--json", "--fail-fast")
+    report = json.loads(out)
+    assert (status, err) == (1, "")
+    assert report["exact"] is False
+    assert report["cause"]["kind"] == "generator"
+    assert report["checks"][-1]["outcome"] == "differs"
+    assert report["seconds"] > 0
+
+
+def test_the_same_seed_tries_the_same_interruptions(shop, capsys):
+    def names(seed):
+        arguments = ("--batches", "5", "--seed", seed, "--workers", "0", "--json")
+        report = json.loads(verified(capsys, "shop.data:make_loader", *arguments)[1])
+        return [check["name"] for check in report["checks"]]
+
+    first = names("1")
+    assert names("1") == first
+    assert names("2") != first
+
+
+BAD = {
+    "shop.data:make_torchs": "torch.utils.data.dataloader.DataLoader.*ResumableDataLoader",
+    "shop.data:make_torchdatas": "torchdata.*dataporter.stateful_dataloader",
+    "shop.data:make_kept": "had not made",
+    "shop.data:make_nothing": "returned None, not a loader",
+    "shop.data:make_trouble": "the factory failed: LookupError: no folder 'photos'",
+    "shop.data:make_exit": "the factory failed: SystemExit: 3",
+    "shop.data:make_end": "ended while the factory ran",
+    "shop.data:make_from": "called without arguments.*folder",
+    "shop.data:make_broken": "the loader failed: .*",
+    "shop.data:make_empty": "delivered no batch",
+    "shop.data:number": "cannot be called, it is of type int",
+    "shop.data:make_lodaer": "has no 'make_lodaer'. Did you mean 'make_loader'",
+    "shop.dat:make_loader": "no module 'shop.dat'",
+    "stop.data:make_loader": "no module 'stop'",
+    "shop.broken:make_loader": "the import failed: ModuleNotFoundError: .*nowhere_to_be_found",
+    "nowhere/data.py:make_loader": "There is no file nowhere/data.py",
+    "shop.data:Photos.mak_loader": "has no 'Photos.mak_loader'. Did you mean 'Photos.make_loader'",
+    "shop.data:number.nothing": "has no 'number.nothing'",
+    "shop.data": "package.module:function, found 'shop.data'",
+    ":make_loader": "package.module:function",
+}
+
+
+@pytest.mark.parametrize("factory", BAD)
+def test_bad_input_ends_with_status_2_and_plain_words(factory, shop, capsys):
+    status, out, err = verified(capsys, factory, *QUICK)
+    assert (status, out) == (2, "")
+    assert re.search(BAD[factory], flat(err))
+    assert err.startswith("dataporter: ")
+    assert "Traceback" not in err
+
+
+PATHS = {
+    "in a package here": "shop/data.py",
+    "the package itself": "shop/__init__.py",
+    "by its whole path": "{folder}/shop/data.py",
+    "in a folder beside it": "tools/stock.py",
+    "in a package elsewhere": "{folder}/elsewhere/store/goods/stock.py",
+    "whose name cannot be imported": "tools/2nd-stock.py",
+}
+
+
+@pytest.mark.parametrize("where", PATHS)
+def test_the_name_that_is_advised_for_a_function_in_a_file_leads_to_it(
+    where, shop, capsys, monkeypatch
+):
+    (shop / "shop" / "__init__.py").write_text("from shop.data import make_loader\n")
+    goods = shop / "elsewhere" / "store" / "goods"
+    goods.mkdir(parents=True)
+    (shop / "tools").mkdir()
+    for package in (goods.parent, goods):
+        (package / "__init__.py").touch()
+    for file in (goods / "stock.py", shop / "tools" / "stock.py", shop / "tools" / "2nd-stock.py"):
+        file.write_text(SHOP)
+    path = PATHS[where].format(folder=shop)
+    advice = advised(capsys, f"{path}:make_loader")
+    if renamed := re.search("cannot import '(.+)': rename it, for example to '(.+)'", advice):
+        old, new = renamed.groups()
+        (shop / path).rename(shop / path.replace(old, new))
+        advice = advised(capsys, f"{path.replace(old, new)}:make_loader")
+    if folder := re.search("add (.+) to PYTHONPATH", advice):
+        monkeypatch.setattr(sys, "path", [folder[1], *sys.path])
+    name = re.search(r"(\S+:\S+)\.$", advice)[1]
+    assert verified(capsys, name, *QUICK)[::2] == (0, "")
+
+
+def advised(capsys, factory):
+    """What is said of a factory that is named as a file is."""
+    status, out, err = verified(capsys, factory, *QUICK)
+    assert (status, out) == (2, "")
+    return flat(err)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--batches", "0", "batches must be at least 2, found 0"),
+        ("--seconds", "-1", "seconds must be finite and above 0"),
+        ("--workers", "-1", "workers must be at least 0"),
+        ("--batches", "many", "'--batches'"),
+    ],
+)
+def test_an_impossible_option_is_bad_input(option, value, words, shop, capsys):
+    status, out, err = verified(capsys, "shop.data:make_loader", option, value)
+    assert (status, out) == (2, "")
+    assert words in flat(err)
+
+
+def test_a_factory_that_hangs_is_given_up_after_its_seconds(shop, capsys):
+    began = time.monotonic()
+    status, _, err = verified(capsys, "shop.data:hang", "--seconds", "1")
+    assert status == 2
+    assert re.search("has (not returned|not ended|delivered too little) after 1 seconds", flat(err))
+    assert time.monotonic() - began < 15
+
+
+def test_tracebacks_are_shown_with_debug_wherever_it_stands(shop, capfd):
+    for arguments in (
+        ("--debug", "verify", "shop.data:make_trouble"),
+        ("verify", "shop.data:make_trouble", "--debug"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            run(arguments)
+        printed = capfd.readouterr()
+        assert ended.value.code == 2
+        assert 'raise LookupError("no folder' in printed.err
+        assert printed.out == ""
+
+
+def test_without_its_extra_the_command_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "dataporter.tools.cli.main")
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit) as ended:
+        cli.start()
+    assert ended.value.code == 2
+    assert "typer is not installed" in (err := capsys.readouterr().err)
+    assert 'pip install "torch-dataporter[cli]"' in err
+
+
+# As a process
+
+
+def started(*arguments, mark="", **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "dataporter", "verify", *arguments],
+        env={**environment(), **ONE_HASH, "DATAPORTER_TEST_MARK": mark, "COLUMNS": "80"},
+        **options,
+    )
+
+
+def test_piped_output_has_no_colours_and_fits_into_80_columns(shop):
+    process = started(
+        *("shop.data:make_noisy", *QUICK, "--fail-fast"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "")
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "NOT EXACT" in out
+
+
+def read_until(descriptor, wanted):
+    """Read until something has come, or the other end is closed."""
+    shown = b""
+    with contextlib.suppress(OSError):  # by which a terminal tells that it is closed
+        while wanted not in shown and (piece := os.read(descriptor, 4096)):
+            shown += piece
+    return shown
+
+
+def test_a_terminal_has_colours_and_whole_lines_and_ctrl_c_leaves_nothing_behind(shop):
+    before = sorted(shop.rglob("*"))
+    mark = f"terminal-{os.getpid()}"
+    command = [
+        sys.executable,
+        "-m",
+        "dataporter",
+        "verify",
+        "shop.data:make_slow",
+        "--batches",
+        "4",
+    ]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        variables = {"DATAPORTER_TEST_MARK": mark, "COLUMNS": "80", "TERM": "xterm-256color"}
+        os.execve(sys.executable, command, {**environment(), **ONE_HASH, **variables})  # noqa: S606
+    shown = read_until(terminal, b"exact  ")
+    assert len(marked(mark)) >= 3  # itself, nurseries, hosts
+    os.write(terminal, b"\x03")
+    shown += read_until(terminal, b"never")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    until(lambda: not marked(mark))
+    assert b"\x1b[32m  exact" in shown
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert max(len(line) for line in re.split(r"[\r\n]+", text)) <= 80
+    assert text.rstrip().endswith("dataporter: interrupted.")
+    after = [path for path in shop.rglob("*") if "__pycache__" not in path.parts]
+    assert sorted(after) == before
+
+
+def test_a_kill_leaves_no_process(shop):
+    mark = f"killed-{os.getpid()}"
+    slow = ("shop.data:make_slow", "--batches", "4")
+    process = started(*slow, mark=mark, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("ResumableDataLoader")
+    assert len(marked(mark)) >= 3
+    process.kill()
+    process.communicate(timeout=30)
+    until(lambda: not marked(mark))
+
+
+def test_a_nursery_that_has_left_is_started_again_and_debug_shows_what_is_printed(shop, capfd):
+    assert verified(capfd, "shop.data:make_loader", *QUICK)[0] == 0
+    for process, _ in nurseries._started.values():
+        process.kill()
+        process.wait()
+    status, out, err = verified(capfd, "shop.data:make_noisy", *QUICK, "--debug")
+    assert status == 1
+    assert "fetching" not in out
+    assert "loaded the shop\n" in err
+    assert re.search(r"^fetching \d+$", err, re.MULTILINE)

@@ -1,0 +1,145 @@
+"""Real loaders, profiled in processes of their own."""
+
+from time import monotonic
+
+import pytest
+
+from dataporter.errors import FactoryError, OptionError, OptionTypeError
+from dataporter.fetch.timing import CONSUMER
+from dataporter.tools.profile import profile
+
+
+def profiled(name, **options):
+    return profile(f"profiled_loaders:{name}", **{"batches": 24, "step_ms": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "makers"),
+    [
+        ("inline", ["fetch", "collate"], {CONSUMER}),
+        ("threads", ["fetch", "collate"], {CONSUMER, 0, 1}),
+        ("slow", ["fetch", "collate", "write"], {0, 1}),
+        ("lanes", ["fetch", "collate", "state", "write"], {0, 1}),
+        ("tokens", ["fetch", "write"], {0}),
+        ("torchs", [], set()),
+    ],
+)
+def test_every_kind_of_loader_shows_what_can_be_seen_of_it(name, stages, makers):
+    found = profiled(name)
+    figures = found.figures
+    assert figures.batches == 24
+    assert list(figures.stages) == stages
+    assert {each.worker for each in figures.workers} <= makers
+    assert bool(figures.workers) == bool(makers)
+    assert (figures.take is None) == (name in ("inline", "threads", "torchs"))
+    assert bool(figures.ready) == (name not in ("inline", "torchs"))
+    assert figures.samples_per_batch == 8
+    assert figures.bytes_per_batch > 0
+    assert all(step.asked <= step.got <= step.done for step in found.measured.steps)
+    assert ("only waits and steps" in str(found)) == (name == "torchs")
+
+
+def test_a_loader_that_takes_longer_than_a_step_is_loader_bound_and_its_slow_sample_named():
+    found = profiled("inline", step_ms=1)
+    assert found.verdict.bound == "loader"
+    assert found.figures.waiting > 0.5  # 8 ms of 9
+    assert found.figures.stages["fetch"].p50 >= 0.008
+    assert 7 in [index for index, _ in found.figures.slowest]
+    assert "7 (1" in str(found)
+    assert found.measured.subject.way == "one by one"
+
+
+def test_what_was_slow_once_is_no_slow_sample():
+    found = profiled("hiccups", step_ms=0)
+    assert found.figures.stages["fetch"].longest >= 0.03
+    assert found.figures.slowest == ()
+    assert "slowest" not in str(found)
+
+
+def test_a_step_takes_as_long_as_it_is_said_to():
+    found = profiled("tokens", step_ms=30, batches=8)
+    pauses = [(step.done - step.got) / 1e9 for step in found.measured.steps]
+    assert min(pauses) >= 0.03
+    assert found.measured.subject.way == "gathered"
+
+
+def test_seconds_bound_the_run():
+    began = monotonic()
+    found = profiled("inline", batches=10**6, seconds=3)
+    assert monotonic() - began < 30
+    assert 0 < found.figures.batches < 10**4
+
+
+def test_more_batches_than_a_pass_has_come_from_the_next_passes():
+    found = profiled("lanes", batches=50, step_ms=0)
+    assert found.figures.batches == 50
+    assert found.figures.passes == 3
+
+
+def test_tuning_tries_settings_on_the_loader_itself():
+    trials = []
+    found = profiled("inline", batches=8, step_ms=3, tune=True, on_trial=trials.append)
+    tuning = found.tuning
+    assert tuning.now.settings.num_workers == 0
+    assert len(trials) >= 3
+    assert all(trial.rates or trial.refused for trial in tuning.trials)
+    assert tuning.best.settings.num_workers > 0  # 8 ms of waiting that workers do beforehand
+    assert "batches/s" in str(found)
+
+
+def test_settings_that_the_loader_refuses_are_told_with_its_reason():
+    found = profiled("drawing", batches=4, step_ms=1, seconds=8, tune=True)
+    (refused,) = [trial for trial in found.tuning.trials if trial.refused]
+    assert refused.settings.engine == "threads"
+    assert "global random generators" in refused.refused
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("broken", "the loader failed: LookupError: the ninth is missing"),
+        ("empty", "delivered no batch"),
+        ("nothing", "returned None, not a loader"),
+        ("not_new", "a loader that it had not made"),
+        ("failing", "the factory failed: RuntimeError: no such disk"),
+        ("crashing", "the process ended while the factory ran"),
+        ("number", "cannot be called, it is of type int"),
+        ("choosy", "called without arguments"),
+        ("slaw", "Did you mean 'slow'"),
+    ],
+)
+def test_a_loader_that_cannot_be_profiled_is_refused_in_words(name, words):
+    with pytest.raises(FactoryError, match=words.replace("(", r"\(")):
+        profiled(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("hanging", "has not returned after 1"), ("endless", "busy with a batch when its 1 seconds")],
+)
+def test_what_hangs_is_given_up_when_the_time_is_up(name, words):
+    began = monotonic()
+    with pytest.raises(FactoryError, match=words):
+        profiled(name, seconds=1)
+    assert monotonic() - began < 30  # where it would be hours
+
+
+def test_torchs_loader_cannot_be_tuned_from_outside():
+    with pytest.raises(FactoryError, match="cannot be tuned from outside"):
+        profiled("torchs", tune=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"batches": 0}, OptionError),
+        ({"batches": 2.5}, OptionTypeError),
+        ({"seconds": 0}, OptionError),
+        ({"step_ms": -1}, OptionError),
+        ({"step_ms": float("nan")}, OptionError),
+        ({"step_ms": "20"}, OptionTypeError),
+    ],
+)
+def test_budgets_that_make_no_sense_are_refused(options, error):
+    with pytest.raises(error):
+        profiled("slow", **options)

@@ -1,0 +1,200 @@
+"""`assert_resumes_exactly` in a test, and what `verify` takes and refuses."""
+
+import contextlib
+import pickle
+import re
+import time
+
+import planted
+import pytest
+import torch
+
+from dataporter import FactoryError, NotExactError, OptionError, OptionTypeError
+from dataporter.stateful_dataloader import StatefulDataLoader
+from dataporter.tools.verify import assert_resumes_exactly, laboratory, verify
+from dataporter.tools.verify.laboratory import Laboratory
+from dataporter.tools.verify.looking import changes, keeping, look
+from dataporter.tools.verify.playing import Play
+from dataporter.tools.verify.remaking import made_by
+
+QUICK = {"batches": 4, "points": 0, "workers": (1,), "batch_sizes": (), "world_sizes": ()}
+
+
+def test_it_returns_the_report_of_a_loader_that_does():
+    report = assert_resumes_exactly(planted.make_clean("tensors"), **QUICK)
+    assert report.is_exact
+    assert report.as_dict()["exact"] is True
+    assert "EXACT" in str(report)
+    assert max(map(len, str(report).splitlines())) <= 80
+
+
+def test_the_failure_of_one_that_does_not_is_an_assertion_that_reads_well():
+    with pytest.raises(AssertionError) as failed:
+        assert_resumes_exactly(planted.make_wrong("OwnGenerator"), **QUICK)
+    assert type(failed.value) is NotExactError
+    lines = str(failed.value).splitlines()
+    assert lines[:2] == [
+        "",
+        "ResumableDataLoader over OwnGenerator, 40 samples, batches of 4, shuffled, 0",
+    ]
+    text = " ".join(str(failed.value).split())
+    assert re.search(r"DIFFERS the same run in a new interpreter: epoch 0, batch 1", text)
+    assert "Likely cause: it draws from a generator of its own: OwnGenerator.rng" in text
+    assert max(map(len, lines)) <= 80
+    # pytest shows the line of the test, not ours.
+    assert not failed.traceback[-1].frame.code.path.name.startswith("test_")
+    assert failed.traceback.filter(failed)[-1].frame.code.path.name == "test_assert_resumes.py"
+
+
+def test_an_error_at_a_resume_is_a_difference():
+    report = verify(planted.make_wrong("falls over"), **QUICK)
+    assert not report.is_exact
+    assert "OSError: gone" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"batches": 1}, OptionError, "batches must be at least 2, found 1"),
+        ({"batches": 2.5}, OptionTypeError, "batches must be an int"),
+        ({"seconds": 0}, OptionError, "seconds must be finite and above 0"),
+        ({"workers": [-1]}, OptionError, "workers must be at least 0, found -1"),
+        ({"world_sizes": [0]}, OptionError, "world_sizes must be at least 1"),
+    ],
+)
+def test_impossible_options_are_refused_before_anything_runs(options, error, words):
+    with pytest.raises(error, match=words):
+        verify(planted.make_clean("tensors"), **options)
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        (7, "cannot be called, it is of type int"),
+        (lambda: None, "returned None"),
+        (lambda: torch.utils.data.DataLoader([1]), "Make it a dataporter.ResumableDataLoader"),
+        (lambda path: None, "called without arguments"),
+        ("nowhere:make_loader", "no module 'nowhere'"),
+    ],
+)
+def test_what_makes_no_loader_is_refused(factory, words):
+    with pytest.raises(FactoryError, match=words):
+        verify(factory)
+
+
+# Time
+
+
+@pytest.fixture
+def hurry(monkeypatch):
+    """Make the time up when called."""
+    ahead = [0.0]
+    monkeypatch.setattr(laboratory, "monotonic", lambda: time.monotonic() + ahead[0])
+    return lambda _: ahead.__setitem__(0, 1e6)
+
+
+def test_what_there_is_no_time_for_is_not_run_and_the_rest_counts(hurry):
+    def hurry_after_a_resume(check):
+        if check.name.startswith("after"):
+            hurry(check)
+
+    report = verify(planted.make_clean("tensors"), on_check=hurry_after_a_resume, **QUICK)
+    assert report.is_exact
+    outcomes = [check.outcome for check in report.checks]
+    assert outcomes == ["exact"] * 3 + ["not run"] * 7
+    assert "EXACT: all 3 checks, bit by bit. 7 more were not run." in str(report)
+    assert {check.words for check in report.checks} == {"", "the time was up"}
+
+
+@pytest.mark.parametrize("when", ["on_start", "on_check"])
+def test_where_there_was_no_time_for_a_resume_nothing_is_claimed(when, hurry):
+    with pytest.raises(FactoryError, match="no resume could be compared within 120 seconds"):
+        verify(planted.make_clean("tensors"), **{when: hurry}, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("batches", "advice"), [(3, "seconds, or fewer than 3"), (2, r"seconds\.")]
+)
+def test_no_fewer_batches_are_advised_than_there_can_be(batches, advice, hurry):
+    with pytest.raises(FactoryError, match=f"Give more {advice}"):
+        verify(planted.make_clean("tensors"), batches=batches, on_start=hurry)
+
+
+def test_a_loader_of_one_batch_has_nothing_to_resume():
+    with pytest.raises(FactoryError, match="delivered a single batch, so there is no resume"):
+        verify(lambda: StatefulDataLoader(planted.OnlyOnce(), 8))
+
+
+def test_a_run_whose_time_is_up_ends_after_the_batch_in_hand():
+    with contextlib.closing(Laboratory(planted.make_clean("tensors"), seconds=60)) as here:
+        _, played = here.play(Play(batches=5, seconds=0))
+    assert played.out_of_time
+    assert len(played.delivered) == 1
+
+
+# What is left out, and how things are called
+
+
+def test_the_loaders_own_batch_size_and_a_single_rank_are_named_as_what_they_are():
+    sizes = {"batch_sizes": (4, 5), "world_sizes": (1, 2)}
+    report = verify(planted.make_clean("tensors"), **{**QUICK, **sizes})
+    own, *others = [each for each in report.checks if re.search("batches of|rank", each.name)]
+    assert (own.name, own.outcome) == ("batches of 4", "skipped")
+    assert own.words == "that is the loader's own batch size"
+    names = [check.name.partition(", ")[2] for check in others]
+    assert names == ["with batches of 5", "on 1 rank", "on 2 ranks, then on 1"]
+    assert {check.outcome for check in others} == {"exact"}
+
+
+# Made with other options
+
+
+def test_a_loader_is_made_with_other_options_whatever_its_class():
+    def make():
+        return StatefulDataLoader([1, 2, 3], 2, num_workers=2, persistent_workers=True)
+
+    loader, facts = made_by(make, {"num_workers": 0, "batch_size": 3})
+    assert [batch.tolist() for batch in loader] == [[1, 2, 3]]
+    assert (facts.loader, facts.num_workers, facts.batch_size) == ("StatefulDataLoader", 0, 3)
+    assert facts.shares_nothing
+    assert make().num_workers == 2
+
+
+def test_a_loader_that_was_made_before_is_refused():
+    kept = planted.clean("tensors")
+    with pytest.raises(FactoryError, match="had not made"):
+        made_by(lambda: kept, {})
+
+
+# Looking for what changes
+
+
+def test_everything_that_fetching_changes_is_seen_and_can_be_put_back():
+    counter = [0]
+
+    def collate(samples, seen=counter):
+        seen[0] += 1
+
+    dataset = planted.wrong("CountsBesides").dataset
+    roots = {"dataset": dataset, "collate_fn": collate}
+    before, put_back = look(roots), keeping(roots, "dataset.kept")
+    dataset[3]
+    collate([])
+    planted.MODULES.random()
+    found = {change.path: change.kind for change in changes(before, look(roots))}
+    assert found == {
+        "planted.MODULES": "generator",
+        "dataset.kept": "size",
+        "dataset.reads": "number",
+        "collate_fn.defaults[0][0]": "number",
+        "dataset.data": "data",
+    }
+    put_back()
+    assert dataset.kept == {}
+
+
+def test_looking_changes_nothing():
+    dataset = planted.wrong("OwnGenerator").dataset
+    before = pickle.dumps(dataset)
+    assert changes(look({"dataset": dataset}), look({"dataset": dataset})) == []
+    assert pickle.dumps(dataset) == before

@@ -1,0 +1,109 @@
+"""Processes that fork on request: they wait for their own, and end with those above them."""
+
+import functools
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from watching import is_running, until
+
+from dataporter.tools.verify.processes import (
+    ProcessEndedError,
+    TimeUpError,
+    forked_here,
+    receive,
+    send,
+    serve,
+)
+from dataporter.tools.verify.standing_still import stand_still
+
+SOON = 30
+
+
+def serving(channel, context, *, idle):
+    serve(channel, "what it has", idle=idle)
+
+
+def answer(channel, context, *, after):
+    time.sleep(after)
+    send(channel, (os.getpid(), context))
+    receive(channel)
+
+
+def until_ended(process):
+    with pytest.raises(ProcessEndedError):
+        process.receive(time.monotonic() + SOON)
+
+
+def test_one_that_has_nothing_to_do_waits_for_those_it_has_forked():
+    above = forked_here(functools.partial(serving, idle=0.1))
+    below = above.fork(functools.partial(answer, after=0.5), time.monotonic() + SOON)
+    pid, context = below.receive(time.monotonic() + SOON)
+    assert context == "what it has"
+    assert is_running(pid)
+    below.kill()
+    until_ended(above)
+    above.kill()
+    with pytest.raises(ChildProcessError):  # it was collected
+        os.waitpid(above._pid, os.WNOHANG)
+
+
+def test_a_fork_dies_with_what_it_was_forked_from():
+    above = forked_here(functools.partial(serving, idle=None))
+    below = above.fork(functools.partial(answer, after=0), time.monotonic() + SOON)
+    pid, _ = below.receive(time.monotonic() + SOON)
+    above.kill()
+    until_ended(below)
+    until(lambda: not is_running(pid))
+    below.kill()
+
+
+def test_an_answer_that_does_not_come_is_waited_for_until_the_deadline():
+    above = forked_here(functools.partial(serving, idle=None))
+    below = above.fork(functools.partial(answer, after=100), time.monotonic() + SOON)
+    with pytest.raises(TimeUpError):
+        below.receive(time.monotonic() + 0.05)
+    below.kill()
+    above.kill()
+
+
+def serving_as_another(channel, context):
+    stand_still("process")
+    serve(channel, None)
+
+
+def test_where_the_process_id_stands_still_a_fork_is_known_by_its_own():
+    above = forked_here(serving_as_another)
+    below = above.fork(functools.partial(answer, after=0), time.monotonic() + SOON)
+    told, _ = below.receive(time.monotonic() + SOON)
+    assert told != below._pid
+    assert is_running(below._pid)
+    below.kill()
+    above.kill()
+
+
+PARALLEL = """
+import time, torch
+from dataporter.tools.verify.processes import forked_here, send
+
+def add(channel, _):
+    torch.ones(4_000_000).exp().sum()
+    send(channel, torch.get_num_threads())
+
+def threads_of_a_fork():
+    fork = forked_here(add)
+    try:
+        return fork.receive(time.monotonic() + 60)
+    finally:
+        fork.kill()
+
+assert threads_of_a_fork() == torch.get_num_threads()
+torch.ones(4_000_000).exp().sum()
+assert threads_of_a_fork() == 1
+"""
+
+
+def test_a_fork_of_what_has_computed_in_parallel_computes_alone():
+    subprocess.run([sys.executable, "-c", PARALLEL], check=True)
