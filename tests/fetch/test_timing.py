@@ -11,8 +11,9 @@ import torch
 from support import Augmented, Ids, plain
 from torch.utils.data import IterableDataset
 
-from dataporter import ResumableDataLoader, sample_rng, timing
+from dataporter import ResumableDataLoader, sample_rng
 from dataporter.errors import WorkerRestartWarning
+from dataporter.fetch import timing
 from dataporter.fetch.timing import CONSUMER, STAGES, Timing
 
 ENGINES = {

@@ -78,7 +78,7 @@ def test_a_loader_of_torchs_is_prepared_as_always():
 
 
 def test_accelerates_own_accelerator_refuses_to_take_the_loader_apart():
-    with pytest.raises(OptionTypeError, match=r"dataporter\.integrations.accelerate.Accelerator"):
+    with pytest.raises(OptionTypeError, match=r"dataporter\.trainers.accelerate.Accelerator"):
         accelerate.Accelerator(cpu=True).prepare(ResumableDataLoader(Ids(4)))
 
 

@@ -16,7 +16,7 @@ from watching import until
 
 from dataporter.tools.cli.main import run as run_command
 
-LOADERS = Path(__file__).parents[1] / "profiling"
+LOADERS = Path(__file__).parents[1] / "profile"
 
 
 class Result(NamedTuple):
