@@ -1,27 +1,55 @@
 # One command each; every one makes its own virtual environment first, if there is none.
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 # What forks most workers comes first: that takes longer from a process that has imported all
 # that the other tests need.
 FORKS := tests/engine tests/faults tests/sources tests/properties tests/distributed
 
-.PHONY: demo test lint docs bench soak clean
+# The rooms whose tests are worth most in a minute. Of these, what starts a process is skipped.
+QUICK := tests/law tests/fetch tests/converters tests/strategies $(wildcard tests/sources/*.py) \
+	tests/golden/test_golden_states.py tests/test_arguments.py tests/test_options.py \
+	tests/test_samplers.py
+
+.PHONY: demo quick test tests coverage inline lint docs bench soak release-check dist clean
 
 demo: $(VENV)/.cli
 	$(BIN)/dataporter demo --out build/demo
 
-test: lint
+# For the loop of edit and try: under a minute, and no test starts a process.
+quick: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pytest -n 2 --no-processes -r fE $(QUICK)
+
+test: lint tests
+
+# The tests alone: the tools of `lint` are pinned, and need not run under every Python.
+tests: $(VENV)/.dev
 	$(BIN)/pytest -n 2 -m "not soak" $(FORKS)
 	$(BIN)/pytest -n 2 -m "not soak" $(FORKS:%=--ignore=%)
+
+# All tests again, watched: which lines of src/ run, in workers too. build/coverage/html shows them.
+coverage: $(VENV)/.dev
+	$(BIN)/pytest -n 2 -m "not soak" --cov --cov-report= $(FORKS)
+	$(BIN)/pytest -n 2 -m "not soak" --cov --cov-append --cov-report=term:skip-covered \
+		--cov-report=html $(FORKS:%=--ignore=%)
+
+# What has to work on any system: the package is imported, and loaders without workers.
+inline: $(VENV)/.dev
+	$(BIN)/python -c "import dataporter"
+	$(BIN)/pytest --no-processes -r fE $(QUICK)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	if command -v actionlint > /dev/null; then actionlint; fi
 
 # The tests build it as well, elsewhere, and run what it shows. With --quiet, it would not be strict.
 docs: $(VENV)/.dev
@@ -33,11 +61,20 @@ bench: $(VENV)/.dev
 soak: $(VENV)/.dev
 	$(BIN)/pytest -n 2 -m soak
 
+# Before a release: TAG=v1.2.3 is what the package, the changelog and the golden states say.
+release-check: $(VENV)/.dev
+	$(BIN)/python .github/release_check.py "$(TAG)"
+
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build
+
 clean:
-	rm -rf $(VENV) site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache \
+		.ruff_cache
 
 # The package with what it needs, installed again only when its declaration changes.
-$(VENV)/.package: pyproject.toml constraints.txt
+$(VENV)/.package: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) --editable .

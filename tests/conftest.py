@@ -8,6 +8,7 @@ import tempfile
 import pytest
 import support  # noqa: F401  it says how workers are started
 from hypothesis import HealthCheck, settings
+from no_processes import NoProcesses
 from watching import limited, until, worker_pids
 
 # No deadlines, since the machine is shared; the same runs everywhere.
@@ -28,6 +29,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-processes", action="store_true", help="skip tests that start processes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--no-processes"):
+        config.pluginmanager.register(NoProcesses())
 
 
 def pytest_collection_finish() -> None:
