@@ -1,24 +1,45 @@
-"""Which arguments of a loader go together, and what each may be.
+"""The arguments of a loader: what each may be, and which go together.
 
 Everything is checked before anything is built, so a loader exists whole or not at all.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import multiprocessing
 import sys
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, fields
 from multiprocessing.context import BaseContext
-from typing import Any, get_args
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 import torch
 from torch.utils.data import IterableDataset
 
-from dataporter.arguments import check_int
-from dataporter.engine import can_start_workers
+from dataporter.arguments import check_int, did_you_mean
+from dataporter.engine import can_start_workers, usable_cores
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import Tail
 from dataporter.samplers import ResumableSampler
-from dataporter.sources.lanes import has_lanes, is_datapipe
+from dataporter.sources.lanes.datapipes import is_datapipe
+from dataporter.sources.lanes.fetcher import has_lanes, is_iterable
+
+Sample_co = TypeVar("Sample_co", covariant=True)
+Loader = TypeVar("Loader")
+Options = TypeVar("Options")
+Arguments = ParamSpec("Arguments")
 
 
 class _Unsaid(int):
@@ -40,85 +61,157 @@ def as_said(shuffle: bool | None) -> bool | None:
     return None if isinstance(shuffle, _Unsaid) else shuffle
 
 
-def check_options(
-    *,
-    dataset: Any,
-    batch_size: int | None,
-    shuffle: bool,
-    sampler: Any,
-    batch_sampler: Any,
-    num_workers: int | str,
-    drop_last: bool,
-    timeout: float,
-    multiprocessing_context: Any,
-    prefetch_factor: int | None,
-    persistent_workers: bool,
-    tail: Tail | None,
-    callables: dict[str, Any],
-    generator: Any,
-    engine: str | None,
-    on_error: str,
-    max_restarts: int,
-    lanes: int | None,
-    snapshot_every_n_steps: int,
-    device: torch.device | None,
-    pin_memory_device: str,
-    device_prefetch: int,
-    device_converter: Any,
-    unknown: dict[str, Any],
-) -> None:
-    """Raise for what cannot work, naming the argument, the value and the remedy."""
-    if unknown:
-        names = ", ".join(sorted(unknown))
-        msg = f"unknown arguments: {names}. help(ResumableDataLoader) lists those it takes."
-        raise OptionTypeError(msg)
-    if isinstance(dataset, IterableDataset):
-        _check_iterable(dataset, shuffle, sampler, batch_sampler, tail)
-    elif not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__getitems__"):
-        msg = (
-            "a dataset must have __getitem__ or __getitems__, or be an IterableDataset, "
-            f"found {_named(dataset)}."
+class MapStyle(Protocol[Sample_co]):
+    """Anything that has samples by index: a torch Dataset, a list, an array, a tensor."""
+
+    def __getitem__(self, index: Any, /) -> Sample_co: ...
+
+
+AnyDataset: TypeAlias = MapStyle[Sample_co] | IterableDataset[Sample_co]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoaderOptions(Generic[Sample_co]):
+    """The arguments of a loader. `ResumableDataLoader` says what they mean.
+
+    What cannot work is refused when it is made, with the argument, the value and the remedy.
+    """
+
+    dataset: AnyDataset[Sample_co]
+    batch_size: int | None = 1
+    shuffle: bool | None = UNSAID
+    sampler: Iterable[Any] | None = None
+    batch_sampler: Iterable[Any] | None = None
+    num_workers: int | Literal["auto"] = 0
+    collate_fn: Callable[[Any], Any] | None = None
+    pin_memory: bool = False
+    drop_last: bool = False
+    timeout: float = 0
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    generator: torch.Generator | None = None
+    prefetch_factor: int | None = 2
+    persistent_workers: bool = False
+    _: KW_ONLY
+    pin_memory_device: str = ""
+    in_order: bool = True
+    seed: int | None = None
+    strategy: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    tail: Tail | None = None
+    randomness: bool = True
+    converter: Any = None
+    engine: str | None = None
+    on_error: str = "raise"
+    max_restarts: int = 3
+    lanes: int | None = None
+    snapshot_every_n_steps: int = 1
+    device: str | torch.device | None = None
+    device_prefetch: int = 2
+    device_converter: Any = None
+
+    def __post_init__(self) -> None:
+        device = as_device(self.device)
+        if self.is_iterable:
+            _check_iterable(self)
+        elif not hasattr(self.dataset, "__getitem__") and not hasattr(self.dataset, "__getitems__"):
+            msg = (
+                "a dataset must have __getitem__ or __getitems__, or be an IterableDataset, "
+                f"found {_named(self.dataset)}."
+            )
+            raise OptionTypeError(msg)
+        _check_lanes(self)
+        if self.engine not in (None, "processes", "threads"):
+            msg = f"engine must be 'processes' or 'threads', found {self.engine!r}."
+            raise OptionError(msg)
+        if self.on_error not in ("raise", "skip"):
+            msg = f"on_error must be 'raise' or 'skip', found {self.on_error!r}."
+            raise OptionError(msg)
+        check_int("max_restarts", self.max_restarts, least=0)
+        check_int("device_prefetch", self.device_prefetch, least=1)
+        _check_device(device, self.pin_memory_device, self.device_converter)
+        _check_kinds(self)
+        _check_workers(self)
+        _check_batches(self)
+        _check_tail(self)
+
+    def arguments(self, **changed: Any) -> dict[str, Any]:
+        """Return the arguments of a `ResumableDataLoader`, some of them changed."""
+        names = [field.name for field in fields(LoaderOptions)]
+        return {name: getattr(self, name) for name in names} | changed
+
+    @property
+    def is_iterable(self) -> bool:
+        """True if the dataset is iterated, not read by index."""
+        return is_iterable(self.dataset)
+
+    @property
+    def has_lanes(self) -> bool:
+        """True if the dataset is read in lanes."""
+        return has_lanes(self.dataset)
+
+    @property
+    def in_threads(self) -> bool:
+        """True if threads of this process fetch, where there are workers."""
+        return self.engine == "threads"
+
+    @property
+    def workers(self) -> int:
+        """The number of workers, at most, if it adapts."""
+        return usable_cores() if self.num_workers == "auto" else self.num_workers
+
+    @property
+    def adapts(self) -> bool:
+        """True if the number of workers adapts to the consumer."""
+        return self.num_workers == "auto" and not self.has_lanes
+
+    @property
+    def reads_inline(self) -> bool:
+        """True if the dataset is read in this process."""
+        return self.workers == 0 or self.in_threads
+
+    @property
+    def drops_last(self) -> bool:
+        """True if the last, short batch is left out."""
+        return self.drop_last or (self.tail == "drop" and not self.is_iterable)
+
+
+def arguments_of(
+    options: Callable[Arguments, Options],
+) -> Callable[[Callable[[Loader, Options], None]], Callable[Concatenate[Loader, Arguments], None]]:
+    """Give an `__init__` that takes options the arguments that the options are made of.
+
+    So the list of arguments is written once. Signature and types are those of the options.
+    """
+    kind: Any = get_origin(options) or options
+    names = [field.name for field in fields(kind)]
+
+    def decorate(
+        init: Callable[[Loader, Options], None],
+    ) -> Callable[Concatenate[Loader, Arguments], None]:
+        @functools.wraps(init)
+        def with_arguments(
+            self: Loader, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        ) -> None:
+            unknown = sorted(kwargs.keys() - set(names))
+            if unknown:
+                hints = "".join(did_you_mean(name, names) for name in unknown)
+                msg = (
+                    f"unknown arguments: {', '.join(unknown)}.{hints} "
+                    f"help({type(self).__name__}) lists those it takes."
+                )
+                raise OptionTypeError(msg)
+            init(self, kind(*args, **kwargs))
+
+        found = inspect.signature(kind)
+        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        with_arguments.__signature__ = found.replace(  # type: ignore[attr-defined]
+            parameters=[itself, *found.parameters.values()], return_annotation=None
         )
-        raise OptionTypeError(msg)
-    _check_lanes(dataset, lanes, snapshot_every_n_steps, on_error)
-    if engine not in (None, "processes", "threads"):
-        msg = f"engine must be 'processes' or 'threads', found {engine!r}."
-        raise OptionError(msg)
-    if on_error not in ("raise", "skip"):
-        msg = f"on_error must be 'raise' or 'skip', found {on_error!r}."
-        raise OptionError(msg)
-    check_int("max_restarts", max_restarts, least=0)
-    check_int("device_prefetch", device_prefetch, least=1)
-    _check_device(device, pin_memory_device, device_converter)
-    _check_kinds(sampler, batch_sampler, generator, callables)
-    _check_workers(
-        num_workers,
-        timeout,
-        multiprocessing_context,
-        prefetch_factor,
-        persistent=persistent_workers,
-        in_threads=engine == "threads",
-    )
-    if batch_sampler is not None:
-        _check_batch_sampler_alone(batch_size, shuffle, sampler, drop_last)
-    elif batch_size is not None:
-        check_int("batch_size", batch_size, least=1)
-    elif drop_last or (tail == "drop" and not isinstance(dataset, IterableDataset)):
-        msg = "drop_last=True needs batches, found batch_size=None, which delivers single samples."
-        raise OptionError(msg)
-    if sampler is not None and shuffle:
-        msg = (
-            "sampler and shuffle=True exclude each other: a sampler decides the order itself. "
-            "Drop shuffle=True, or drop the sampler."
-        )
-        raise OptionError(msg)
-    _check_tail(
-        tail,
-        sampler,
-        batch_sampler,
-        drop_last=drop_last,
-        iterable=isinstance(dataset, IterableDataset),
-    )
+        return with_arguments
+
+    return decorate
 
 
 def as_device(device: Any) -> torch.device | None:
@@ -204,77 +297,69 @@ def _named(dataset: Any) -> str:
     return type(dataset).__name__
 
 
-def _check_iterable(
-    dataset: Any, shuffle: bool, sampler: Any, batch_sampler: Any, tail: Tail | None
-) -> None:
+def _check_iterable(options: LoaderOptions[Any]) -> None:
+    name = _named(options.dataset)
     given = {
-        "shuffle=True": shuffle and not is_datapipe(dataset),
-        "sampler": sampler is not None,
-        "batch_sampler": batch_sampler is not None,
+        "shuffle=True": options.shuffle and not is_datapipe(options.dataset),
+        "sampler": options.sampler is not None,
+        "batch_sampler": options.batch_sampler is not None,
     }
-    for name, is_given in given.items():
+    for argument, is_given in given.items():
         if is_given:
             msg = (
-                f"{name} is for datasets that are read by index; {_named(dataset)} is an "
-                f"IterableDataset and decides its order itself. Drop {name}."
+                f"{argument} is for datasets that are read by index; {name} is an IterableDataset "
+                f"and decides its order itself. Remove {argument}."
             )
             raise OptionError(msg)
-    if tail == "pad":
+    if options.tail == "pad":
         msg = (
-            f"tail='pad' repeats samples by index; {_named(dataset)} is an IterableDataset. Use "
-            "tail='drop' to end all ranks with the first that ends, or 'uneven'."
+            f"tail='pad' repeats samples by index; {name} is an IterableDataset. Use tail='drop' "
+            "to end all ranks with the first that ends, or 'uneven'."
         )
         raise OptionError(msg)
 
 
-def _check_lanes(
-    dataset: Any, lanes: int | None, snapshot_every_n_steps: int, on_error: str
-) -> None:
-    check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=1)
-    if lanes is not None:
-        check_int("lanes", lanes, least=1)
-        if not isinstance(dataset, IterableDataset):
+def _check_lanes(options: LoaderOptions[Any]) -> None:
+    check_int("snapshot_every_n_steps", options.snapshot_every_n_steps, least=1)
+    if options.lanes is not None:
+        check_int("lanes", options.lanes, least=1)
+        if not options.is_iterable:
             msg = (
-                f"lanes={lanes} is for an IterableDataset; {_named(dataset)} is read by index, "
-                "which needs no lanes. Drop the argument."
+                f"lanes={options.lanes} is for an IterableDataset; {_named(options.dataset)} is "
+                "read by index, which needs no lanes. Remove the argument."
             )
             raise OptionError(msg)
-    if on_error == "skip" and has_lanes(dataset):
+    if options.on_error == "skip" and options.has_lanes:
         msg = (
             "on_error='skip' is for samples that are read by index, each by itself; "
-            f"{_named(dataset)} is iterated or has a state. Let it leave samples out itself."
+            f"{_named(options.dataset)} is iterated or has a state. Let it leave samples out "
+            "itself."
         )
         raise OptionError(msg)
 
 
-def _check_kinds(
-    sampler: Any, batch_sampler: Any, generator: Any, callables: dict[str, Any]
-) -> None:
-    for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+def _check_kinds(options: LoaderOptions[Any]) -> None:
+    for name in ("sampler", "batch_sampler"):
+        value = getattr(options, name)
         if value is not None and not (hasattr(value, "__iter__") or hasattr(value, "__getitem__")):
             msg = f"{name} must be iterable, found {type(value).__name__} {value!r}."
             raise OptionTypeError(msg)
-    for name, value in callables.items():
+    for name in ("collate_fn", "worker_init_fn"):
+        value = getattr(options, name)
         if value is not None and not callable(value):
             msg = f"{name} must be callable, found {type(value).__name__} {value!r}."
             raise OptionTypeError(msg)
+    generator: Any = options.generator
     if generator is not None and not isinstance(generator, torch.Generator):
         msg = f"generator must be a torch.Generator, found {type(generator).__name__}."
         raise OptionTypeError(msg)
 
 
-def _check_workers(
-    num_workers: int | str,
-    timeout: float,
-    multiprocessing_context: Any,
-    prefetch_factor: int | None,
-    *,
-    persistent: bool,
-    in_threads: bool,
-) -> None:
+def _check_workers(options: LoaderOptions[Any]) -> None:
+    num_workers, timeout = options.num_workers, options.timeout
     if num_workers != "auto":
         check_int("num_workers", num_workers, least=0)
-    if num_workers != 0 and not in_threads and not can_start_workers():
+    if num_workers != 0 and not options.in_threads and not can_start_workers():
         msg = (
             f"num_workers={num_workers!r} needs worker processes, which this system "
             f"({sys.platform}) cannot run. Use engine='threads', or num_workers=0."
@@ -286,66 +371,74 @@ def _check_workers(
     if not timeout >= 0:
         msg = f"timeout must be at least 0 seconds, found {timeout}."
         raise OptionError(msg)
-    if prefetch_factor is not None:
-        check_int("prefetch_factor", prefetch_factor, least=1)
-    if num_workers == 0 and persistent:
+    if options.prefetch_factor is not None:
+        check_int("prefetch_factor", options.prefetch_factor, least=1)
+    if num_workers == 0 and options.persistent_workers:
         msg = "persistent_workers=True needs workers, found num_workers=0. Set one or the other."
         raise OptionError(msg)
-    if num_workers == 0 and multiprocessing_context is not None:
+    _check_context(options.multiprocessing_context, has_workers=num_workers != 0)
+
+
+def _check_context(context: Any, *, has_workers: bool) -> None:
+    if context is not None and not has_workers:
         msg = (
-            f"multiprocessing_context={multiprocessing_context!r} needs workers, "
-            "found num_workers=0. Set one or the other."
+            f"multiprocessing_context={context!r} needs workers, found num_workers=0. Set one or "
+            "the other."
         )
         raise OptionError(msg)
-    if isinstance(multiprocessing_context, str) and (
-        multiprocessing_context not in multiprocessing.get_all_start_methods()
-    ):
+    if isinstance(context, str) and context not in multiprocessing.get_all_start_methods():
         methods = ", ".join(map(repr, multiprocessing.get_all_start_methods()))
-        msg = (
-            f"multiprocessing_context must be one of {methods}, found {multiprocessing_context!r}."
-        )
+        msg = f"multiprocessing_context must be one of {methods}, found {context!r}."
         raise OptionError(msg)
-    if not isinstance(multiprocessing_context, str | BaseContext | None):
+    if not isinstance(context, str | BaseContext | None):
         msg = (
             "multiprocessing_context must be the name of a start method or a context of "
-            f"multiprocessing, found {type(multiprocessing_context).__name__}."
+            f"multiprocessing, found {type(context).__name__}."
         )
         raise OptionTypeError(msg)
 
 
-def _check_batch_sampler_alone(
-    batch_size: int | None, shuffle: bool, sampler: Any, drop_last: bool
-) -> None:
-    # batch_size=1 is the default, and so means "not given", as in torch.
-    others = {
-        f"batch_size={batch_size}": batch_size != 1,
-        "shuffle=True": shuffle,
-        "sampler": sampler is not None,
-        "drop_last=True": drop_last,
-    }
-    given = [name for name, is_given in others.items() if is_given]
-    if given:
+def _check_batches(options: LoaderOptions[Any]) -> None:
+    if options.batch_sampler is not None:
+        # batch_size=1 is the default, and so means "not given", as in torch.
+        others = {
+            f"batch_size={options.batch_size}": options.batch_size != 1,
+            "shuffle=True": options.shuffle,
+            "sampler": options.sampler is not None,
+            "drop_last=True": options.drop_last,
+        }
+        given = [name for name, is_given in others.items() if is_given]
+        if given:
+            msg = (
+                f"batch_sampler decides batches and order itself, found also {', '.join(given)}. "
+                "Remove those, or the batch_sampler."
+            )
+            raise OptionError(msg)
+    elif options.batch_size is not None:
+        check_int("batch_size", options.batch_size, least=1)
+    elif options.drops_last:
+        msg = "drop_last=True needs batches, found batch_size=None, which delivers single samples."
+        raise OptionError(msg)
+    if options.sampler is not None and options.shuffle:
         msg = (
-            f"batch_sampler decides batches and order itself, found also {', '.join(given)}. "
-            "Drop those, or drop the batch_sampler."
+            "sampler conflicts with shuffle=True: a sampler decides the order itself. Remove one "
+            "of them."
         )
         raise OptionError(msg)
 
 
-def _check_tail(
-    tail: Tail | None, sampler: Any, batch_sampler: Any, *, drop_last: bool, iterable: bool
-) -> None:
+def _check_tail(options: LoaderOptions[Any]) -> None:
+    tail = options.tail
     if tail is None:
         return
     if tail not in get_args(Tail):
         msg = f"tail must be 'pad', 'drop' or 'uneven', found {tail!r}."
         raise OptionError(msg)
-    if drop_last and tail != "drop" and not iterable:
-        msg = (
-            f"drop_last=True leaves out what fills no step on every rank, tail={tail!r} does not. "
-            "Drop one of them."
-        )
+    if options.drop_last and tail != "drop" and not options.is_iterable:
+        msg = f"drop_last=True conflicts with tail={tail!r}. Remove one of them."
         raise OptionError(msg)
-    if batch_sampler is not None or not isinstance(sampler, ResumableSampler | None):
+    if options.batch_sampler is not None or not isinstance(
+        options.sampler, ResumableSampler | None
+    ):
         msg = f"tail={tail!r} is for dataporter's own order; a sampler of your own has its own end."
         raise OptionError(msg)

@@ -7,14 +7,15 @@ among ranks too. Nothing of torch is patched.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch.utils.data import DistributedSampler
 
 from dataporter.errors import TopologyError
 from dataporter.law import Topology
-from dataporter.options import UNSAID
-from dataporter.resumable_dataloader import ResumableDataLoader, Samples
+from dataporter.options import LoaderOptions, arguments_of
+from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler, group_topology, is_own
 from dataporter.strategies import resolve_strategy
 
@@ -23,6 +24,14 @@ __all__ = ["PatchedDataLoader"]
 Sample_co = TypeVar("Sample_co", covariant=True)
 
 _SEED = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatchedOptions(LoaderOptions[Sample_co]):
+    """The arguments of a `PatchedDataLoader`."""
+
+    seed: int | None = field(default=_SEED, kw_only=True)
+    shard_samplers: bool = field(default=True, kw_only=True)
 
 
 class PatchedDataLoader(ResumableDataLoader[Sample_co]):
@@ -42,32 +51,25 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
     (0, 3)
     """
 
-    def __init__(
-        self,
-        dataset: Samples[Sample_co],
-        batch_size: int | None = 1,
-        shuffle: bool | None = UNSAID,
-        sampler: Iterable[Any] | None = None,
-        batch_sampler: Iterable[Any] | None = None,
-        *args: Any,
-        seed: int = _SEED,
-        shard_samplers: bool = True,
-        **options: Any,
-    ) -> None:
+    @arguments_of(PatchedOptions[Sample_co])
+    def __init__(self, options: PatchedOptions[Sample_co]) -> None:
+        sampler, batch_sampler, seed = options.sampler, options.batch_sampler, options.seed
         self._awaits_group_to_shard = False
-        if shard_samplers and not (sampler is None and batch_sampler is None):
-            names = ("strategy", "rank", "world_size")
-            chosen = resolve_strategy(*(options.get(name) for name in names))
+        if options.shard_samplers and not (sampler is None and batch_sampler is None):
+            chosen = resolve_strategy(options.strategy, options.rank, options.world_size)
             self._awaits_group_to_shard = chosen.awaits_group and not any(
                 map(_shares_by_itself, (sampler, batch_sampler))
             )
             topology = chosen.topology()
-            sampler = _sharded(sampler, topology, seed)
-            batch_sampler = _sharded(batch_sampler, topology, seed)
+            sampler = _sharded(sampler, topology, seed or 0)
+            batch_sampler = _sharded(batch_sampler, topology, seed or 0)
         # One of dataporter's samplers has a seed itself.
         own = isinstance(sampler, ResumableSampler) and seed == _SEED
-        options["seed"] = None if own else seed
-        super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, *args, **options)
+        super().__init__(
+            **options.arguments(
+                sampler=sampler, batch_sampler=batch_sampler, seed=None if own else seed
+            )
+        )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
         group = group_topology()
@@ -91,9 +93,7 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
         """Continue where `state_dict` was taken; with `proceed=False`, at its epoch's start."""
         super().load_state_dict(state_dict, strict)
         if not proceed:
-            epoch = self.epoch
-            self.set_epoch(epoch + 1)
-            self.set_epoch(epoch)
+            self.seek(self.epoch)
 
 
 class _Sharded:

@@ -8,8 +8,8 @@ import changed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -22,10 +22,13 @@ from dataporter.errors import (
     StateFormatError,
     StateMismatchError,
 )
-from dataporter.law.state import Progress
+from dataporter.law.lane_states import lanes_to_state
 from dataporter.law.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
-from dataporter.resumable_dataloader import ResumableDataLoader, Samples
-from dataporter.sources.lanes import is_datapipe, is_iterable
+from dataporter.options import LoaderOptions, arguments_of
+from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.sources.lanes.datapipes import is_datapipe
+from dataporter.sources.lanes.fetcher import is_iterable
+from dataporter.sources.users_sampler import is_put_back_by_state
 
 __all__ = [
     "BatchSampler",
@@ -49,6 +52,22 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StatefulOptions(LoaderOptions[Sample_co]):
+    """The arguments of a `StatefulDataLoader`: those of torchdata's, then dataporter's own."""
+
+    shuffle: bool | None = None
+    prefetch_factor: int | None = field(default=None, kw_only=True)
+    persistent_workers: bool = field(default=False, kw_only=True)
+    strategy: str | None = field(default="simple", kw_only=True)
+    snapshot_every_n_steps: int | None = field(default=1, kw_only=True)  # type: ignore[assignment]  # None: never
+
+    def __post_init__(self) -> None:
+        if self.snapshot_every_n_steps is None:
+            object.__setattr__(self, "snapshot_every_n_steps", _NEVER)
+        super(StatefulOptions, self).__post_init__()
+
+
 class StatefulDataLoader(ResumableDataLoader[Sample_co]):
     """`ResumableDataLoader` with the signature and defaults of torchdata's StatefulDataLoader.
 
@@ -66,54 +85,18 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
     [[2, 3], [4, 5]]
     """
 
-    def __init__(
-        self,
-        dataset: Samples[Sample_co],
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        sampler: Iterable[Any] | None = None,
-        batch_sampler: Iterable[Any] | None = None,
-        num_workers: int = 0,
-        collate_fn: Callable[[Any], Any] | None = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
-        generator: torch.Generator | None = None,
-        *,
-        prefetch_factor: int | None = None,
-        snapshot_every_n_steps: int | None = 1,
-        **options: Any,
-    ) -> None:
-        if num_workers == 0 and prefetch_factor is not None:
+    @arguments_of(StatefulOptions[Sample_co])
+    def __init__(self, options: StatefulOptions[Sample_co]) -> None:
+        if options.num_workers == 0 and options.prefetch_factor is not None:
             msg = (
-                f"prefetch_factor={prefetch_factor} needs workers, found num_workers=0. "
+                f"prefetch_factor={options.prefetch_factor} needs workers, found num_workers=0. "
                 "Set one or the other."
             )
             raise OptionError(msg)
-        super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor,
-            **{
-                # torchdata shares DataPipes among ranks, and nothing else.
-                "strategy": None if is_datapipe(dataset) else "simple",
-                "snapshot_every_n_steps": snapshot_every_n_steps or _NEVER,
-                **options,
-            },
-        )
+        changed: dict[str, Any] = {}
+        if options.strategy == "simple" and is_datapipe(options.dataset):
+            changed["strategy"] = None  # torchdata shares DataPipes among ranks, and nothing else
+        super().__init__(**options.arguments(**changed))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
         """Begin a pass; what goes wrong in `worker_init_fn` is raised here, as in torchdata."""
@@ -131,41 +114,66 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
         `sampler=RandomSampler(dataset)`, which shuffles as torchdata does.
         """
         if is_torchdata_state(state_dict):
-            found = read_torchdata_state(state_dict)  # type: ignore[arg-type]  # a mapping
-            self._continue_at(self._translated(found), self.seed)
-            if found.steps_since and not found.finished:
-                self._read_and_drop(found.steps_since)
+            self._load_torchdata_state(read_torchdata_state(state_dict))  # type: ignore[arg-type]
         elif state_dict:
             super().load_state_dict(state_dict, strict)
 
-    def _translated(self, found: TorchdataState) -> Progress:
-        """The progress that a state of torchdata stands for."""
-        size = self.batch_size or 1
-        progress = Progress(batches_processed=found.steps, finished=found.finished)
-        if (found.lanes is None) != (self._lanes is None):
+    def _load_torchdata_state(self, found: TorchdataState) -> None:
+        """Continue where a state of torchdata was taken."""
+        has_lanes = "lanes" in self.state_dict()
+        if (found.lanes is not None) != has_lanes:
             msg = (
                 "this state of torchdata was saved over another kind of dataset: an iterable or a "
                 "dataset with a state on one side, neither on the other. Resume with the same."
             )
             raise StateMismatchError(msg)
+        samples = self._samples_of(found)
+        changed: dict[str, Any] = {"batches_processed": found.steps, "finished": found.finished}
         if found.lanes is not None:
-            progress = self._fitted(replace(progress, lanes=found.lanes), self.batch_size)
-        if is_iterable(self.dataset):
-            return replace(progress, samples_processed=found.steps * size)
-        samples = found.steps if found.samples is None else found.samples
-        if self._num_samples is not None:
-            samples = min(samples, self._num_samples)
-        progress = replace(progress, samples_processed=samples)
-        if self._own is None:
-            return self._with_sampler(progress, found)
-        if found.generator is not None or self._own.shuffle:
-            msg = (
-                "this state of torchdata was shuffled by torchdata's RandomSampler, or this loader "
-                "shuffles and it did not. dataporter's own shuffle is another order: to continue, "
-                "pass sampler=RandomSampler(dataset) of dataporter.stateful_dataloader."
+            changed["lanes"] = lanes_to_state(found.lanes)
+        if not is_iterable(self.dataset):
+            changed |= self._changed_by_sampler(found)
+        if set(changed) == {"batches_processed", "finished"} and not found.finished:
+            self.seek(0, samples)
+        else:
+            super().load_state_dict(
+                {**self.state_dict(), "epoch": 0, "samples_processed": samples, **changed}
             )
-            raise StateMismatchError(msg)
-        return progress
+        if found.steps_since and not found.finished:
+            self._read_and_drop(found.steps_since)
+
+    def _samples_of(self, found: TorchdataState) -> int:
+        """Count the samples that a state of torchdata has delivered."""
+        if is_iterable(self.dataset):
+            return found.steps * (self.batch_size or 1)
+        samples = found.steps if found.samples is None else found.samples
+        length = self.state_dict()["num_samples"]
+        return samples if length is None else min(samples, length)
+
+    def _changed_by_sampler(self, found: TorchdataState) -> dict[str, Any]:
+        """Put what a state of torchdata says of a sampler where this loader keeps it."""
+        if self.plan is not None:
+            if found.generator is not None or self.state_dict()["shuffle"]:
+                msg = (
+                    "this state of torchdata was shuffled by torchdata's RandomSampler, or this "
+                    "loader shuffles and it did not. dataporter's own shuffle is another order: to "
+                    "continue, pass sampler=RandomSampler(dataset) of "
+                    "dataporter.stateful_dataloader."
+                )
+                raise StateMismatchError(msg)
+            return {}
+        if is_put_back_by_state(self.batch_sampler or self.sampler):
+            if found.sampler is None:
+                msg = (
+                    "this state of torchdata has no state of a sampler, and this loader's has "
+                    "one. Resume with the sampler that it was saved with."
+                )
+                raise StateMismatchError(msg)
+            return {"sampler": {"state": found.sampler, "ended": False}}
+        if found.generator is not None and isinstance(self.sampler, RandomSampler):
+            self.sampler.generator.set_state(found.generator)
+        self.seek(0)  # from here on the state has what the sampler starts from
+        return {}
 
     def _read_and_drop(self, steps: int) -> None:
         """Go on by so many batches, since nothing says where they lead to."""
@@ -173,21 +181,6 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
         for _ in range(steps):
             next(batches, None)
         super().load_state_dict(self.state_dict())
-
-    def _with_sampler(self, progress: Progress, found: TorchdataState) -> Progress:
-        """Put what a state of torchdata says of a sampler where this loader keeps it."""
-        if self._users is not None and self._users.is_stateful:
-            if found.sampler is None:
-                msg = (
-                    "this state of torchdata has no state of a sampler, and this loader's has "
-                    "one. Resume with the sampler that it was saved with."
-                )
-                raise StateMismatchError(msg)
-            return replace(progress, sampler={"state": found.sampler, "ended": False})
-        if found.generator is not None and isinstance(self.sampler, RandomSampler):
-            self.sampler.generator.set_state(found.generator)
-        start = self._tasks.fresh(progress.epoch)
-        return replace(progress, rng_state=start.rng_state, sampler=start.sampler)
 
 
 class RandomSampler(Sampler[int]):

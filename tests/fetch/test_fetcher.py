@@ -18,7 +18,8 @@ from torch.utils.data import (
 
 from dataporter import OptionTypeError, ResumableDataLoader, sample_rng
 from dataporter.fetch import Fetcher
-from dataporter.fetch.randomness import Stream
+from dataporter.fetch.randomness import EpochKeys
+from dataporter.fetch.tasks import Samples
 
 
 class Squares(Sequence):
@@ -408,7 +409,7 @@ def test_a_fetcher_travels_to_another_process():
         fetcher = Fetcher(dataset, collate_fn=None)
         fetcher.begin_pass()
         positions = np.array([4, 0])
-        here = fetcher(positions, positions, Stream(seed=1, epoch=0))
+        here = fetcher(Samples(positions, positions, EpochKeys(seed=1, epoch=0)))
         there = pickle.loads(pickle.dumps(fetcher))
         there.begin_pass()
-        assert_same(there(positions, positions, Stream(seed=1, epoch=0)), here)
+        assert_same(there(Samples(positions, positions, EpochKeys(seed=1, epoch=0))), here)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
 from dataporter.fetch.generators import capture, restore, seed_all
-from dataporter.fetch.randomness import LazySeeding, Stream
+from dataporter.fetch.randomness import EpochKeys, LazySeeding
 
 GENERATORS = ["python", "gauss", "numpy", "torch", "own", "python numpy torch own gauss"]
 
@@ -84,7 +84,7 @@ def test_lazy_seeding_equals_seeding_every_sample(drawing, generator, size, othe
             seen += list(zip(ids.tolist(), *(column.tolist() for column in columns), strict=True))
         return seen
 
-    stream = Stream(seed=3, epoch=0)
+    stream = EpochKeys(seed=3, epoch=0)
     keys = stream.sample_keys(np.arange(24))
     dataset, expected = LateDrawer(24, drawing, generator), []
     always = LazySeeding()
@@ -210,7 +210,7 @@ def test_no_two_positions_epochs_or_seeds_share_a_key():
         key
         for seed in (0, 1, 2)
         for epoch in (0, 1, 2)
-        for key in Stream(seed, epoch).sample_keys(positions)
+        for key in EpochKeys(seed, epoch).sample_keys(positions)
     ]
     assert len(set(keys)) == len(keys)
 

@@ -13,11 +13,13 @@ from support import Augmented, Ids, Stateful, Stateless, flat, one_pass, plain
 from torch.utils.data import IterableDataset, RandomSampler, Sampler, get_worker_info
 
 from dataporter import ResumableDataLoader, StateFormatError, StateMismatchError
-from dataporter.law import Plan, Topology
+from dataporter.fetch import Fetcher
+from dataporter.law import Topology
 from dataporter.law.ahead import size_of
 from dataporter.samplers import ResumableSampler
-from dataporter.sources.arrivals import Arrivals
-from dataporter.sources.tasks import PlannedTasks, SampledTasks, Tasks
+from dataporter.sources.planned import PlannedSource
+from dataporter.sources.sampled import SampledSource
+from dataporter.sources.source import Source
 from dataporter.sources.users_sampler import UsersSampler
 
 
@@ -34,10 +36,20 @@ class Growing(Sampler):
             left, size = left[size:], size % self.largest + 1
 
 
-def tasks_of(kind: str, length: int, batch_size: int) -> Tasks:
+def source_of(kind: str, length: int, batch_size: int) -> Source:
+    fetch = Fetcher(Ids(length), collate_fn=None)
     if kind == "own":
-        sampler = ResumableSampler(Ids(length), shuffle=True, seed=3)
-        return PlannedTasks(sampler, Plan(length=length, batch_size=batch_size, tail="uneven"))
+        return PlannedSource(
+            Ids(length),
+            fetch,
+            ResumableSampler(Ids(length), shuffle=True, seed=3),
+            batch_size=batch_size,
+            tail="uneven",
+            seed_is_given=True,
+            awaits_group=False,
+            grows=False,
+            in_order=False,
+        )
     users = {
         "list": list(range(length)),
         "generator": RandomSampler(range(length), generator=torch.Generator().manual_seed(1)),
@@ -45,11 +57,16 @@ def tasks_of(kind: str, length: int, batch_size: int) -> Tasks:
         "batches": Growing(length, batch_size),
     }[kind]
     is_batches = kind == "batches"
-    return SampledTasks(
+    return SampledSource(
+        Ids(length),
+        fetch,
         UsersSampler(users, yields_batches=is_batches),
         batch_size=None if is_batches else batch_size,
         drop_last=False,
         topology=Topology(),
+        seed=3,
+        seed_is_given=True,
+        in_order=False,
     )
 
 
@@ -64,23 +81,24 @@ def tasks_of(kind: str, length: int, batch_size: int) -> Tasks:
 def test_whatever_arrives_when_every_position_is_delivered_once(kind, length, legs):
     """Each leg: batch size, how many are on their way, how many arrive before a resume."""
     seen: list[int] = []
-    progress = tasks_of(kind, length, 1).fresh(2)
-    whole = [index for task in tasks_of(kind, length, 1).run(progress, 3) for index in task.indices]
+    progress = source_of(kind, length, 1).fresh(2)
+    reading = source_of(kind, length, 1).begin(progress, same_workers=False)
+    whole = [index for task in reading.tasks for index in task.payload.indices]
     for batch_size, window, steps, rng in [*legs, (3, 4, 99, random.Random(1))]:
-        arrivals = Arrivals(progress)
-        tasks = tasks_of(kind, length, batch_size)
-        tasks.restore(progress)
-        coming = tasks.run(progress, seed=3)
+        source = source_of(kind, length, batch_size)
+        source.restore(progress)
+        reading = source.begin(progress, same_workers=False)
         on_their_way: list[Any] = []
         for _ in range(steps):
-            while len(on_their_way) < window and (task := next(coming, None)):
+            while len(on_their_way) < window and (task := next(reading.tasks, None)):
                 on_their_way.append(task)
             if not on_their_way:
                 break
             task = on_their_way.pop(rng.randrange(len(on_their_way)))
-            seen += task.positions.tolist()
-            assert list(task.indices) == [whole[position] for position in task.positions]
-            progress = arrivals.note((task, None))[0].progress
+            samples = task.payload
+            seen += samples.positions.tolist()
+            assert list(samples.indices) == [whole[position] for position in samples.positions]
+            progress, _ = reading.received(task, None)
             assert sorted(seen) == [
                 *range(progress.samples_processed),
                 *(p for start, stop in progress.ahead for p in range(start, stop)),

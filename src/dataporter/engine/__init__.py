@@ -7,14 +7,10 @@ From any of them, `device` brings batches to a device. `runner` is all of them, 
 
 from dataporter.engine.cores import usable_cores
 from dataporter.engine.crew import WorkerOptions, can_start_workers
-from dataporter.engine.processes import Renew
 from dataporter.engine.results import Results
 from dataporter.engine.runner import Runner
-from dataporter.engine.worker import Fetches
 
 __all__ = [
-    "Fetches",
-    "Renew",
     "Results",
     "Runner",
     "WorkerOptions",

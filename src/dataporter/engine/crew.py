@@ -29,14 +29,15 @@ from dataporter.engine.leaving import (
     watch,
 )
 from dataporter.engine.libc import libc
-from dataporter.engine.worker import IGNORED, Duty, Fetches, Wiring, work
+from dataporter.engine.worker import IGNORED, Duty, Wiring, work
 from dataporter.errors import (
     OptionError,
     WorkerDiedError,
     WorkerRestartWarning,
     WorkerStartError,
 )
-from dataporter.sources.tasks import Task
+from dataporter.fetch import Fetches
+from dataporter.fetch.tasks import Task
 
 BOARD = 0  # the slot in which every worker notes the number of the issue it has in hand
 _STARTING = 2**64 - 1  # on the board until a worker can tell what goes wrong
@@ -276,7 +277,7 @@ class Losses:
         """Take note of progress."""
         self._delivered += 1
         if self._of_task:
-            self._of_task.pop(_number_of(task), None)
+            self._of_task.pop(task.number, None)
 
     def note(self, lost: Sequence[Loss], awaited: Task) -> None:
         """Warn of dead workers, or raise if the run makes no progress."""
@@ -304,14 +305,14 @@ class Losses:
     def _why_not_replaced(self, task: Task | None, awaited: Task) -> str:
         """Say why a run ends that has lost one more worker, at this task; empty if it goes on."""
         if task is not None:
-            number = _number_of(task)
+            number = task.number
             deaths = self._of_task[number] = self._of_task.get(number, 0) + 1
             if deaths > self._most:
                 return f"{deaths} workers have died while fetching this batch"
         if self._in_a_row > self._most:
             return (
                 f"{self._in_a_row} workers have died with no batch delivered in between, while "
-                f"{_name_of_task(awaited)} was waited for"
+                f"{awaited} was waited for"
             )
         return ""
 
@@ -330,16 +331,8 @@ def _described(loss: Loss) -> str:
         how = f"is killed by signal: {_name_of(-status)}"
     when = "between two batches" if loss.has_begun else "before its first batch"
     if loss.task is not None:
-        when = f"while fetching {_name_of_task(loss.task)}"
+        when = f"while fetching {loss.task}"
     return f"DataLoader worker (pid {loss.process.pid}) {how}; it was worker {loss.worker}, {when}"
-
-
-def _number_of(task: Task) -> int:
-    return task.progress.batches_processed
-
-
-def _name_of_task(task: Task) -> str:
-    return f"batch {_number_of(task)} of epoch {task.stream.epoch}"
 
 
 class _Sent:

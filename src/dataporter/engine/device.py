@@ -32,7 +32,6 @@ from dataporter.engine.results import Results
 from dataporter.engine.wire import is_plain
 from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.fetch.containers import changed, is_plain_list, parts_of
-from dataporter.sources.tasks import Task
 
 _SMALL = 2**19  # bytes; over the link in 10 µs
 
@@ -40,13 +39,13 @@ Deliver: TypeAlias = Callable[[], Any]  # hands a batch over to the stream that 
 Send: TypeAlias = Callable[[Any], Deliver]  # has a batch set off
 
 
-def sent_ahead(results: Results, send: Send, depth: int) -> Iterator[tuple[Task, Any]]:
-    """Send batches off while those before them are used; yield every task with its batch.
+def sent_ahead(results: Results, send: Send, depth: int) -> Iterator[tuple[Any, Any]]:
+    """Send batches off while those before them are used; yield each batch, with what came with it.
 
     Results are waited for only if none is on its way. An error of theirs comes after what was
     sent before it.
     """
-    ahead: deque[tuple[Task, Deliver]] = deque()
+    ahead: deque[tuple[Any, Deliver]] = deque()
     end: Exception | None = None
     while True:
         # One in place of the one that is delivered, and one more while there are too few.
@@ -67,9 +66,9 @@ def sent_ahead(results: Results, send: Send, depth: int) -> Iterator[tuple[Task,
         del end  # it holds this frame
 
 
-def _next_sent(results: Results, send: Send) -> tuple[Task, Deliver]:
-    task, batch = next(results.each)
-    return task, send(batch)
+def _next_sent(results: Results, send: Send) -> tuple[Any, Deliver]:
+    leads_to, batch = next(results.each)
+    return leads_to, send(batch)
 
 
 def sender(device: torch.device, convert: Callable[[Any], Any] | None) -> Send:

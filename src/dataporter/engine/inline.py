@@ -7,10 +7,9 @@ from typing import Any
 
 from dataporter.engine.pinning import can_pin, pinned, pinned_empty
 from dataporter.engine.results import Results
-from dataporter.engine.worker import Fetches
-from dataporter.fetch import EMPTY, Failed
+from dataporter.fetch import EMPTY, Failed, Fetches
+from dataporter.fetch.tasks import Task
 from dataporter.fetch.timing import PIN
-from dataporter.sources.tasks import Task
 
 
 def run_inline(tasks: Iterator[Task], fetch: Fetches, *, pin_memory: bool = False) -> Results:
@@ -30,12 +29,12 @@ def attempted(fetch: Fetches, task: Task, *, pins: bool) -> Any:
     if timing is not None:
         timing.begin()
     try:
-        batch = fetch(task.indices, task.positions, task.stream, pinned_empty if pins else None)
+        batch = fetch(task.payload, pinned_empty if pins else None)
         batch = pinned(batch) if pins and batch is not EMPTY else batch
         if timing is not None:
             if pins:
                 timing.end(PIN)
-            timing.note_made(task.progress.batches_processed)
+            timing.note_made(task.number)
         return batch  # noqa: TRY300  an error of pinning is the caller's to raise too
     except Exception as error:  # noqa: BLE001  it is the caller's to raise
         return Failed(error)

@@ -31,10 +31,10 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -56,11 +56,11 @@ from dataporter.engine.wire import (
     read_batch,
     write_task,
 )
-from dataporter.engine.worker import Fetches, Wiring, WorkerTraceback
+from dataporter.engine.worker import Wiring, WorkerTraceback
 from dataporter.errors import PageLockWarning, WorkerError, WorkerTimeoutError
-from dataporter.fetch import EMPTY, Failed, Late
+from dataporter.fetch import EMPTY, Failed, Fetches, Late
+from dataporter.fetch.tasks import Renew, Task
 from dataporter.fetch.timing import Timing
-from dataporter.sources.tasks import Task
 
 _RUSH = 4
 _STRETCH = 16
@@ -73,8 +73,6 @@ _MARKED = 16  # and how many slots that are at most
 _MOMENT = 0.01  # seconds in which workers without work may end, at the end of a pass
 _LAST_MOMENT = 0.1  # and when all that uses them is gone
 _LONGEST_POLL = 2**31 - 1  # milliseconds
-
-Renew: TypeAlias = Callable[[Sequence[Task], Callable[[int], bool]], Iterable[Task]]
 
 
 @dataclass(slots=True)
@@ -161,6 +159,10 @@ class ProcessEngine:
     def is_ours(self) -> bool:
         """Whether there are workers, this process's, not those of one that forked it."""
         return self._owner == os.getpid() and self._close.alive
+
+    def fetches_by(self, fetch: Fetches) -> bool:
+        """Whether its workers are this process's and fetch by this very fetcher."""
+        return self.is_ours and self._fetch is fetch
 
     @property
     def is_free(self) -> bool:
@@ -260,7 +262,7 @@ class ProcessEngine:
 
     def _issue(self, task: Task) -> int:
         slot = self._slots.take()
-        size = write_task(slot, self._runs, task.indices, task.positions, task.stream)
+        size = write_task(slot, self._runs, task.payload)
         self._issued += 1
         self._unfinished += 1
         self._tickets[self._issued] = _Ticket(task, slot.number)
@@ -327,7 +329,7 @@ class ProcessEngine:
 
     def _take_timed(self, ticket: _Ticket, timing: Timing, asked: int, there: int) -> Any:
         """Take a batch with what was noted of its making."""
-        number = ticket.task.progress.batches_processed
+        number = ticket.task.number
         outcome, offset, size = ticket.reply or (UNREADY, 0, 0)
         packed = self._slots[ticket.slot].reach(offset + size)[offset : offset + size]
         ticket.reply = (outcome - TIMED, *timing.unpack(number, packed.tobytes()))

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dataporter.fetch import Late
-from dataporter.sources.tasks import Task
+from dataporter.fetch.tasks import Task
 
 
 class Results(NamedTuple):
     """Tasks with their batches. `is_there` says whether the next comes without waiting."""
 
-    each: Iterator[tuple[Task, Any]]
+    each: Iterator[tuple[Any, Any]]
     is_there: Callable[[], bool] = lambda: True
 
-    def noted(self, note: Callable[[tuple[Task, Any]], tuple[Task, Any]]) -> Results:
-        """The same, each of them as `note` returns it, but for what is not there yet."""
+    def received(self, receive: Callable[[Task, Any], tuple[Any, Any]]) -> Results:
+        """Return the same, each as `receive` returns it, but for what is not there yet."""
 
-        def noted(result: tuple[Task, Any]) -> tuple[Task, Any]:
-            return result if type(result[1]) is Late else note(result)
+        def received(result: tuple[Task, Any]) -> tuple[Any, Any]:
+            return result if type(result[1]) is Late else receive(*result)
 
-        return Results(map(noted, self.each), self.is_there)
+        return Results(map(received, self.each), self.is_there)

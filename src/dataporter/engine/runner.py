@@ -10,11 +10,11 @@ import torch
 from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.device import sender, sent_ahead
 from dataporter.engine.inline import run_inline
-from dataporter.engine.processes import ProcessEngine, Renew
+from dataporter.engine.processes import ProcessEngine
 from dataporter.engine.results import Results
 from dataporter.engine.threads import run_in_threads
-from dataporter.engine.worker import Fetches
-from dataporter.sources.tasks import Task
+from dataporter.fetch import Fetches
+from dataporter.fetch.tasks import Renew, Task
 
 
 class Runner:
@@ -67,8 +67,8 @@ class Runner:
             return run_inline(tasks, fetch, pin_memory=options.pin_memory)
         if self._in_threads:
             return run_in_threads(tasks, fetch, options, randomness=randomness)
-        if self._kept is not None and not self._kept.is_ours:
-            self._kept = None
+        if self._kept is not None and not self._kept.fetches_by(fetch):
+            self.close()
         engine = self._kept
         if engine is None or not engine.is_free:
             engine = ProcessEngine(fetch, options)
@@ -77,8 +77,8 @@ class Runner:
         self._kept_ran_last = engine is self._kept
         return engine.run(tasks, then_close=engine is not self._kept, renew=renew)
 
-    def deliver(self, results: Results) -> Iterator[tuple[Task, Any]]:
-        """Yield every task with its batch, on the device if there is one."""
+    def deliver(self, results: Results) -> Iterator[tuple[Any, Any]]:
+        """Yield every batch, on the device if there is one, with what came with it."""
         if self._device is None:
             return results.each
         depth = self._prefetch if self.copies_ahead else 0

@@ -20,11 +20,10 @@ from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.inline import attempted
 from dataporter.engine.pinning import can_pin
 from dataporter.engine.results import Results
-from dataporter.engine.worker import Fetches
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
-from dataporter.fetch import Late
+from dataporter.fetch import Fetches, Late
 from dataporter.fetch.generators import capture, restore
-from dataporter.sources.tasks import Task
+from dataporter.fetch.tasks import Task
 
 
 def run_in_threads(
@@ -87,7 +86,7 @@ def _delivered(
             task = ahead.pop(future)
             if timing is not None and is_noted:
                 there = time.monotonic_ns()
-                timing.note_handed(task.progress.batches_processed, asked, there, ready)
+                timing.note_handed(task.number, asked, there, ready)
             top_up()
             yield task, future.result()
     finally:

@@ -14,7 +14,6 @@ import marshal
 import pickle
 import struct
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from dataporter.engine.arena import Slot, Writer, tensor_bytes, tensor_over
-from dataporter.fetch.randomness import Stream
+from dataporter.fetch.randomness import keys_of
+from dataporter.fetch.tasks import Payload, Samples
 
 # To a worker: number of the issue, slot, size of what to do. From a worker: number of the
 # issue, slot, outcome, offset and size of the result. Both are far below the size up to
@@ -35,36 +35,32 @@ STOP = 0  # in place of an issue's number: the worker is to end
 BATCH, PARTIAL, ERROR, UNREADY = range(4)
 TIMED = 4  # added to one of the first two: the result is how it was made and where it lies
 
-_HEAD = struct.Struct("<QQQqq")  # pass, seed, epoch, indices (-1: pickled), positions
+_HEAD = struct.Struct("<QQQqq")  # run, seed, epoch, indices (-1: pickled), positions
 
 
-def write_task(
-    slot: Slot, number_of_pass: int, indices: Any, positions: NDArray[np.int64], stream: Stream
-) -> int:
-    """Lay out what a worker needs for a task; the bytes used."""
-    if isinstance(indices, np.ndarray):
-        count, listed = len(indices), indices.tobytes()
+def write_task(slot: Slot, run: int, payload: Payload) -> int:
+    """Lay out the payload of a task; the bytes used."""
+    keys = payload.keys
+    if isinstance(payload, Samples) and isinstance(payload.indices, np.ndarray):
+        head = _HEAD.pack(run, keys.seed, keys.epoch, len(payload.indices), len(payload.positions))
+        body = b"".join((head, payload.positions.tobytes(), payload.indices.tobytes()))
     else:
-        count, listed = -1, pickle.dumps(indices)
-    head = _HEAD.pack(number_of_pass, stream.seed, stream.epoch, count, len(positions))
-    body = b"".join((head, positions.tobytes(), listed))
+        body = _HEAD.pack(run, keys.seed, keys.epoch, -1, 0) + pickle.dumps(payload)
     slot.reach(len(body))[: len(body)] = np.frombuffer(body, np.uint8)
     return len(body)
 
 
-def read_task(
-    slot: Slot, size: int
-) -> tuple[int, Sequence[Any] | NDArray[np.int64], NDArray[np.int64], tuple[int, int]]:
-    """Read what `write_task` wrote: pass, indices, positions, (seed, epoch)."""
+def read_task(slot: Slot, size: int) -> tuple[int, Payload]:
+    """Read what `write_task` wrote: the run and the payload."""
     # A copy, since the batch will be written over it; one that tensors may be made of.
     body = bytearray(slot.reach(size)[:size])
-    number_of_pass, seed, epoch, count, length = _HEAD.unpack_from(body)
-    end = _HEAD.size + 8 * length
-    positions = np.frombuffer(body, np.int64, length, _HEAD.size)
+    run, seed, epoch, count, length = _HEAD.unpack_from(body)
     if count < 0:
-        listed = pickle.loads(body[end:])  # noqa: S301  written by the parent process
-        return number_of_pass, listed, positions, (seed, epoch)
-    return number_of_pass, np.frombuffer(body, np.int64, count, end), positions, (seed, epoch)
+        payload: Payload = pickle.loads(body[_HEAD.size :])  # noqa: S301  from the parent process
+        return run, payload
+    positions = np.frombuffer(body, np.int64, length, _HEAD.size)
+    indices = np.frombuffer(body, np.int64, count, _HEAD.size + 8 * length)
+    return run, Samples(indices, positions, keys_of(seed, epoch))
 
 
 def write_batch(writer: Writer, batch: Any) -> tuple[int, int]:

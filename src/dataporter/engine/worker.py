@@ -12,11 +12,10 @@ import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dataporter.engine.arena import Slot, Writer
 from dataporter.engine.child_processes import die_with
@@ -35,11 +34,10 @@ from dataporter.engine.wire import (
     write_batch,
     write_bytes,
 )
-from dataporter.fetch import EMPTY, Skipped
-from dataporter.fetch.collate import Empty
+from dataporter.fetch import EMPTY, Fetches, Skipped
 from dataporter.fetch.generators import seed_all
-from dataporter.fetch.randomness import Stream
-from dataporter.fetch.timing import WRITE, Timing
+from dataporter.fetch.tasks import Payload
+from dataporter.fetch.timing import WRITE
 from dataporter.fetch.worker_info import announce_worker
 
 # glibc's `mallopt`: options of malloc and what they are set to.
@@ -65,38 +63,6 @@ class Wiring:
 
     def __iter__(self) -> Any:
         return iter((self.arena, self.issues, self.replies))
-
-
-class Fetches(Protocol):
-    """What an engine runs: makes a batch of what a task says."""
-
-    @property
-    def timing(self) -> Timing | None:
-        """Where times are noted; None unless the loader is profiled."""
-        ...
-
-    def begin_pass(self) -> None:
-        """Look at the dataset anew."""
-        ...
-
-    def note_skipped(self, skipped: Skipped) -> None:
-        """List a sample that is left out."""
-        ...
-
-    def report_to(self, report: Callable[[Skipped], None]) -> None:
-        """Tell `report` of samples that are left out, instead of listing them."""
-        ...
-
-    def __call__(
-        self,
-        indices: Any,
-        positions: NDArray[np.int64],
-        stream: Stream,
-        empty: Empty | None = None,
-        /,
-    ) -> Any:
-        """Fetch a batch, into what `empty` gives where that is possible."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +98,7 @@ def work(worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int |
     duty = _begun(worker, receive)
     if isinstance(duty, Duty):
         duty.fetch.report_to(skipped.append)
-    number_of_pass, stream = -1, Stream(0, 0)
+    run = -1
     while message := os.read(wiring.issues, ISSUE.size):
         issue, number, size = ISSUE.unpack(message)
         if issue == STOP:
@@ -143,11 +109,11 @@ def work(worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int |
             if isinstance(duty, bytes):
                 outcome, (offset, length) = _write_error(slot, UNREADY, duty)
             else:
-                found, indices, positions, (seed, epoch) = read_task(slot, size)
-                if (found, seed, epoch) != (number_of_pass, stream.seed, stream.epoch):
-                    number_of_pass, stream = found, Stream(seed, epoch)
+                found, payload = read_task(slot, size)
+                if found != run:
+                    run = found
                     duty.fetch.begin_pass()
-                outcome, (offset, length) = _make(duty, slot, skipped, indices, positions, stream)
+                outcome, (offset, length) = _make(duty, slot, skipped, payload)
         except Exception as error:  # noqa: BLE001  it is the parent's to raise
             outcome, (offset, length) = _write_error(slot, ERROR, _packed(error, worker))
         try:
@@ -179,16 +145,14 @@ def _make(
     duty: Duty,
     slot: Slot,
     skipped: list[Skipped],
-    indices: Any,
-    positions: NDArray[np.int64],
-    stream: Stream,
+    payload: Payload,
 ) -> tuple[int, tuple[int, int]]:
     """Make a batch in its slot; what came of it, and where in the slot that is."""
     skipped.clear()
     writer, timing = Writer(slot), duty.fetch.timing
     if timing is not None:
         timing.begin()
-    batch = duty.fetch(indices, positions, stream, writer.empty)
+    batch = duty.fetch(payload, writer.empty)
     outcome = BATCH
     if skipped:
         outcome, batch = PARTIAL, (batch is EMPTY, batch, skipped)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from torch.utils.data import default_collate, default_convert
 
 from dataporter.errors import OptionTypeError
 from dataporter.fetch.collate import Empty, collate
-from dataporter.fetch.randomness import LazySeeding, Stream, finished
+from dataporter.fetch.randomness import EpochKeys, LazySeeding, finished
+from dataporter.fetch.tasks import Samples
 from dataporter.fetch.timing import COLLATE, CONVERT, FETCH, Timing
 from dataporter.fetch.vectorised import Gather, gather_for
 
@@ -65,6 +66,31 @@ class Late:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+class Fetches(Protocol):
+    """What an engine runs: it makes a batch of a task's payload."""
+
+    @property
+    def timing(self) -> Timing | None:
+        """Where times are noted; None unless the loader is profiled."""
+        ...
+
+    def begin_pass(self) -> None:
+        """Look at the dataset anew."""
+        ...
+
+    def note_skipped(self, skipped: Skipped) -> None:
+        """List a sample that is left out."""
+        ...
+
+    def report_to(self, report: Callable[[Skipped], None]) -> None:
+        """Tell `report` of samples that are left out, instead of listing them."""
+        ...
+
+    def __call__(self, payload: Any, empty: Empty | None = None, /) -> Any:
+        """Fetch a batch, into what `empty` gives where that is possible."""
+        ...
 
 
 class Fetcher:
@@ -120,16 +146,15 @@ class Fetcher:
 
     def __call__(
         self,
-        indices: Sequence[Any] | NDArray[np.int64],
-        positions: NDArray[np.int64],
-        stream: Stream,
+        wanted: Samples,
         empty: Empty | None = None,
     ) -> Any:
-        """Fetch the samples at `indices`, which stand at `positions` of the epoch.
+        """Make a batch of samples.
 
         What is stacked or gathered is written into `empty(shape, dtype)`, if given; unless
         user code has the last word, which may leave nothing of it.
         """
+        indices, positions, keys = wanted
         if self._runs_user_code:
             empty = None
         rows = _as_rows(indices) if self._gather is not None else None
@@ -139,8 +164,8 @@ class Fetcher:
                 self.timing.end(FETCH, len(rows))
             finish: Any = None if self._convert is None else self._converted
         else:
-            wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
-            samples, kept = self._samples(wanted, positions, stream)
+            listed = indices.tolist() if isinstance(indices, np.ndarray) else indices
+            samples, kept = self._samples(listed, positions, keys)
             if self.timing is not None:
                 self.timing.end(FETCH, len(kept), draws=self._fetching.draws)
             if len(kept) == 0 < len(positions):
@@ -156,17 +181,17 @@ class Fetcher:
         return finished(
             finish,
             batch,
-            stream.batch_key(positions),
-            sample_keys=lambda: stream.sample_keys(kept),
+            keys.batch_key(positions),
+            sample_keys=lambda: keys.sample_keys(kept),
             seeds_globals=self._randomness,
         )
 
     def _samples(
-        self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
+        self, wanted: Sequence[Any], positions: NDArray[np.int64], keys: EpochKeys
     ) -> tuple[Any, NDArray[np.int64]]:
         """The samples that could be fetched, and their positions."""
         try:
-            return self._all_samples(wanted, positions, stream), positions
+            return self._all_samples(wanted, positions, keys), positions
         except Exception:
             if not self._skips_errors:
                 raise
@@ -174,13 +199,13 @@ class Fetcher:
         kept = []
         for number, index in enumerate(wanted):
             try:
-                good.append(self._all_samples([index], positions[number : number + 1], stream))
+                good.append(self._all_samples([index], positions[number : number + 1], keys))
                 kept.append(number)
             except Exception as error:  # noqa: BLE001  to be left out, whatever it is
-                self._report(Skipped(stream.epoch, int(positions[number]), index, repr(error)))
+                self._report(Skipped(keys.epoch, int(positions[number]), index, repr(error)))
         if kept and self._getitems is not None:  # which may return no list that could be added to
             remaining = [wanted[number] for number in kept]
-            return self._all_samples(remaining, positions[kept], stream), positions[kept]
+            return self._all_samples(remaining, positions[kept], keys), positions[kept]
         return [sample for (sample,) in good], positions[kept]
 
     def report_to(self, report: Callable[[Skipped], None]) -> None:
@@ -200,25 +225,25 @@ class Fetcher:
         _log.warning("left out the sample at index %r: %s", skipped.index, skipped.error)
 
     def _all_samples(
-        self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
+        self, wanted: Sequence[Any], positions: NDArray[np.int64], keys: EpochKeys
     ) -> Any:
         if type(self._dataset) in _CONTAINERS:
             return [self._dataset[index] for index in wanted]
         if self._getitems is None or self._separable:
-            return self._one_by_one(wanted, positions, stream)
+            return self._one_by_one(wanted, positions, keys)
         drawing = self._fetching_at_once
         try:
             (batch,) = drawing.map(
-                self._getitems, [wanted], keys=lambda: stream.sample_keys(positions[:1]) or [0]
+                self._getitems, [wanted], keys=lambda: keys.sample_keys(positions[:1]) or [0]
             )
         except Exception:
             if drawing.draws and self._may_separate:
                 # With numbers of their own, samples may not fail.
                 with suppress(NotImplementedError):
-                    return self._one_by_one(wanted, positions, stream)
+                    return self._one_by_one(wanted, positions, keys)
             raise
         if drawing.draws and self._may_separate:
-            return self._separated(batch, wanted, positions, stream)
+            return self._separated(batch, wanted, positions, keys)
         return batch
 
     @property
@@ -226,24 +251,24 @@ class Fetcher:
         return self._separable is None and hasattr(self._dataset, "__getitem__")
 
     def _separated(
-        self, batch: Any, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
+        self, batch: Any, wanted: Sequence[Any], positions: NDArray[np.int64], keys: EpochKeys
     ) -> Any:
         """The samples of a batch that draws, one by one; the batch itself if it has none."""
         self._separable = False
         if isinstance(batch, Sequence) and len(batch) == len(wanted):
             with suppress(NotImplementedError):  # of torch's Dataset
-                samples = self._one_by_one(wanted, positions, stream)
+                samples = self._one_by_one(wanted, positions, keys)
                 # A list of two may be two samples, or the inputs and the targets of two.
                 self._separable = not set(map(_make_of, samples)).isdisjoint(map(_make_of, batch))
         return samples if self._separable else batch
 
     def _one_by_one(
-        self, wanted: Sequence[Any], positions: NDArray[np.int64], stream: Stream
+        self, wanted: Sequence[Any], positions: NDArray[np.int64], keys: EpochKeys
     ) -> list[Any]:
         each = self._dataset.__getitem__
         if self.timing is not None:
             each = self.timing.each(each)
-        return self._fetching.map(each, wanted, keys=lambda: stream.sample_keys(positions))
+        return self._fetching.map(each, wanted, keys=lambda: keys.sample_keys(positions))
 
     def collated(self, samples: list[Any], empty: Empty | None = None) -> Any:
         """Make a batch of samples as it is done after fetching, seeding aside."""

@@ -12,12 +12,13 @@ it draw from `sample_rng()`. The global generators are one for all threads of a 
 
 from __future__ import annotations
 
+import functools
 import reprlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import length_hint
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +31,13 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
-class Stream:
+class EpochKeys:
     """The keys of one epoch's samples and batches.
 
-    >>> keys = Stream(seed=1, epoch=0).sample_keys(np.array([5, 6]))
-    >>> keys == Stream(seed=1, epoch=0).sample_keys(np.array([5, 6]))
+    >>> keys = EpochKeys(seed=1, epoch=0).sample_keys(np.array([5, 6]))
+    >>> keys == EpochKeys(seed=1, epoch=0).sample_keys(np.array([5, 6]))
     True
-    >>> keys == Stream(seed=0, epoch=1).sample_keys(np.array([5, 6]))
+    >>> keys == EpochKeys(seed=0, epoch=1).sample_keys(np.array([5, 6]))
     False
     """
 
@@ -46,6 +47,9 @@ class Stream:
         self._sample = key_as_int("sample", seed, epoch)
         self._batch = key_as_int("batch", seed, epoch)
         self._lanes: dict[int, int] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return keys_of, (self.seed, self.epoch)
 
     def sample_keys(self, positions: NDArray[np.int64]) -> list[int]:
         """One 64-bit key for each position."""
@@ -61,6 +65,12 @@ class Stream:
         if lane not in self._lanes:
             self._lanes[lane] = key_as_int("lane", self.seed, self.epoch, lane)
         return mix_one(self._lanes[lane], number + 1)
+
+
+@functools.lru_cache(maxsize=8)
+def keys_of(seed: int, epoch: int) -> EpochKeys:
+    """The keys of an epoch, which take some microseconds to make."""
+    return EpochKeys(seed, epoch)
 
 
 class _Current:

@@ -37,6 +37,14 @@ class Source(Protocol):
         """Say where the run stands at the start of an epoch that begins now."""
         ...
 
+    def at(self, start: Progress, position: int) -> Progress:
+        """Say where the run stands at a position of the epoch that begins with `start`."""
+        ...
+
+    def restore(self, progress: Progress) -> None:
+        """Go to where a progress was taken."""
+        ...
+
     def undo_restore(self) -> None:
         """A loaded position is given up for another epoch."""
         ...
@@ -98,6 +106,17 @@ class Cursor:
         self._start = _Start(progress=self._source.fresh(epoch), chosen=True)
         self._earlier = ()
         self.progress = self._start.progress
+
+    def seek(self, epoch: int, position: int) -> None:
+        """Make the next pass begin at a position of an epoch, whatever was loaded before."""
+        if self.has_loaded_start:
+            self._source.undo_restore()
+        self._settle()
+        progress = self._source.fresh(epoch)
+        if position:
+            progress = self._source.at(progress, position)
+        self._source.restore(progress)
+        self.load(progress)
 
     def begin_pass(self) -> Progress:
         """Begin a pass, and say where. Nothing remains of it if that is `finished`."""

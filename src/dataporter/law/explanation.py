@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dataporter.law import Order, SequentialOrder, ShuffledOrder, Topology
+from dataporter.law import Order, Plan, SequentialOrder, ShuffledOrder, Tail, Topology
 from dataporter.law.ahead import around, size_of
 from dataporter.law.lane_states import Lanes, LaneState
 from dataporter.law.permutation import MAX_LENGTH
@@ -100,7 +100,7 @@ class Explanation:
 
     identity: Identity
     progress: Progress
-    drop_last: bool = False
+    tail: Tail = "uneven"
 
     def __repr__(self) -> str:
         return laid_out(self.rows())
@@ -128,8 +128,14 @@ class Explanation:
             return 0
         if self.length is None:
             return None
-        undelivered = max(self.length - self.delivered, 0)
-        return undelivered - (undelivered % self._step if self.drop_last else 0)
+        topology = Topology(world_size=self.identity.world_size)
+        plan = Plan(
+            length=self.length,
+            batch_size=self.identity.batch_size or 1,
+            topology=topology,
+            tail=self.tail,
+        )
+        return plan.remaining(self.delivered)
 
     @property
     def next_indices(self) -> list[int]:

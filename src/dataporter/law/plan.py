@@ -90,7 +90,7 @@ class Plan:
         rank, world_size = self.topology.rank, self.topology.world_size
         remaining = max(self.length - start, 0)
         if self.tail == "drop":
-            return remaining // self.step_size * self.batch_size
+            return self.num_steps(start) * self.batch_size
         if self.tail == "uneven":
             return max(-(-(remaining - rank) // world_size), 0)
         return -(-remaining // world_size)
@@ -98,6 +98,15 @@ class Plan:
     def num_batches(self, start: int = 0) -> int:
         """Batches this rank delivers from `start` to the end of the epoch."""
         return -(-self.num_samples(start) // self.batch_size)
+
+    def remaining(self, start: int = 0) -> int:
+        """Count the positions that all ranks together deliver from `start`, each once."""
+        remaining = max(self.length - start, 0)
+        return remaining - (remaining % self.step_size if self.tail == "drop" else 0)
+
+    def num_steps(self, start: int = 0) -> int:
+        """Steps that the ranks make from `start` to the end of the epoch, all or some of them."""
+        return -(-self.remaining(start) // self.step_size)
 
     def position_after(self, start: int, batches: int) -> int:
         """Position that all ranks have reached after so many batches from `start`."""

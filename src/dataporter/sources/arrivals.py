@@ -5,35 +5,40 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dataporter.law.ahead import runs_of
+from dataporter.fetch.tasks import Task
+from dataporter.law.ahead import Ranges, runs_of
 from dataporter.law.state import Progress
-from dataporter.sources.tasks import Task
+from dataporter.sources.source import Reading, Result
 
 
-class Arrivals:
-    """Keeps how far a run was delivered without a gap, and what ahead of that.
+def as_they_come(reading: Reading) -> Reading:
+    """Return a reading whose results may be received in any order."""
+    return replace(reading, received=_Arrivals(reading).received)
 
-    Tasks are numbered by their progress, one after another from that of the start.
-    """
 
-    def __init__(self, start: Progress) -> None:
-        self._gapless = start
-        self._next = start.batches_processed + 1
-        self._early: dict[int, Task] = {}  # delivered before others that come before them
+class _Arrivals:
+    """Keeps how far a run was delivered without a gap, and what ahead of that."""
 
-    def note(self, result: tuple[Task, Any]) -> tuple[Task, Any]:
-        """Take note of a delivery; the task says then where the run stands."""
-        task, batch = result
-        self._early[task.progress.batches_processed] = task
+    def __init__(self, reading: Reading) -> None:
+        self._received_in_order = reading.received
+        self._gapless = reading.progress
+        self._next = reading.progress.batches_processed + 1
+        self._early: dict[int, tuple[Progress, Ranges]] = {}  # delivered before their turn
+
+    def received(self, task: Task, batch: Any) -> Result:
+        """Take note of a delivery."""
+        progress, batch = self._received_in_order(task, batch)
+        samples: Any = task.payload
+        self._early[task.number] = progress, runs_of(samples.positions)
         while self._next in self._early:
-            self._gapless = self._early.pop(self._next).progress
+            self._gapless = self._early.pop(self._next)[0]
             self._next += 1
         ahead = {*self._gapless.ahead}
-        for early in self._early.values():
-            ahead.update(runs_of(early.positions))
+        for _, runs in self._early.values():
+            ahead.update(runs)
         progress = replace(
             self._gapless,
             batches_processed=self._gapless.batches_processed + len(self._early),
             ahead=tuple(sorted(ahead)),
         )
-        return task._replace(progress=progress), batch
+        return progress, batch

@@ -12,48 +12,38 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 from dataporter.errors import StaleIteratorError
 from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.law.epochs import Cursor
 from dataporter.law.state import Progress
-from dataporter.sources.tasks import Task
-
-_Result: TypeAlias = tuple[Task, Any]
+from dataporter.sources.source import Result, Source
 
 
 class Pass(Iterator[Any]):
     """One pass over a loader, from wherever its cursor stands.
 
-    `run` yields what remains after a progress, `rerun` likewise after an interrupt, and `end`
-    says what the end of an epoch leads to; `num_batches` counts those of a full one. A state
-    loaded in the meantime takes effect here: the pass goes on at the loaded position, or
-    raises if another pass has taken that over.
+    `run` yields what remains of `source` after a progress. A state loaded in the meantime takes
+    effect here: the pass goes on at the loaded position, or raises if another pass has taken
+    that over.
     """
 
     def __init__(
-        self,
-        cursor: Cursor,
-        run: Callable[[Progress], Iterator[_Result]],
-        rerun: Callable[[Progress], Iterator[_Result]],
-        end: Callable[[Progress], Progress],
-        num_batches: Callable[[], int],
+        self, cursor: Cursor, run: Callable[[Progress], Iterator[Result]], source: Source
     ) -> None:
         self._cursor = cursor
         self._run = run
-        self._rerun = rerun
-        self._end = end
-        self._num_batches = num_batches
+        self._source = source
         self._begin()
 
     def _begin(self) -> None:
         """Begin where the cursor says; if that fails, the cursor goes on saying so."""
         before = self._cursor.newest_pass
         self._loads = -1  # until it has begun
-        self._coming: tuple[_Result, ...] = ()  # results that come next
+        self._coming: tuple[Result, ...] = ()  # results that come next
         # What was under way ends here, so that its workers are free for what begins.
-        self._results: Iterator[_Result] | None = iter(())
+        self._results: Iterator[Result] | None = iter(())
         self._broken = False  # the results are at their end, and the epoch is not
         try:
             self._progress = self._cursor.begin_pass()
@@ -76,7 +66,7 @@ class Pass(Iterator[Any]):
                 except StopIteration:
                     self._finish()
                     raise
-            task, batch = self._coming[0]
+            progress, batch = self._coming[0]
             if type(batch) is Late:
                 # Nothing has changed: the next call waits on for the same batch.
                 self._coming = self._coming[1:]
@@ -87,16 +77,16 @@ class Pass(Iterator[Any]):
             if type(batch) is Failed:
                 # The state stays before it. Who catches this and goes on, goes on after it.
                 error = _raisable(batch.error)
-                self._progress, self._coming = task.progress, self._coming[1:]
+                self._progress, self._coming = progress, self._coming[1:]
                 raise error
-            self._cursor.deliver(task.progress, by=self._number)
-            self._progress, self._coming = task.progress, self._coming[1:]
+            self._cursor.deliver(progress, by=self._number)
+            self._progress, self._coming = progress, self._coming[1:]
             if batch is not EMPTY:  # else every sample of it was left out
                 return batch
 
     def __len__(self) -> int:
         """Batches of a full epoch, wherever this pass began, as torch's iterators say it."""
-        return self._num_batches()
+        return self._source.num_batches()
 
     def _look(self) -> None:
         """Add the next result to those that come, or raise: at the end StopIteration."""
@@ -104,7 +94,8 @@ class Pass(Iterator[Any]):
             raise StopIteration
         if self._broken:
             self._coming = ()
-            self._results = self._rerun(self._progress)
+            self._source.restore(self._progress)
+            self._results = self._run(self._progress)
         # Until it is there: an iterator that was interrupted is at its end, the epoch is not.
         self._broken = True
         try:
@@ -117,7 +108,7 @@ class Pass(Iterator[Any]):
     def _finish(self) -> None:
         is_newest = self._number == self._cursor.newest_pass  # whose end is the run's
         if is_newest and not self._progress.finished:
-            self._cursor.deliver(self._end(self._progress), by=self._number)
+            self._cursor.deliver(self._source.ended(self._progress), by=self._number)
         self._results = None
 
     def is_last(self) -> bool:

@@ -223,6 +223,11 @@ def _by_state(sampler: Any) -> Any:
     return sampler
 
 
+def is_put_back_by_state(sampler: Any) -> bool:
+    """Say whether a sampler, or batch sampler, is put back by its own state."""
+    return _by_state(sampler) is not None
+
+
 def is_torchs_batch_sampler(sampler: object) -> bool:
     """Whether a sampler makes batches exactly as torch's BatchSampler does."""
     return (

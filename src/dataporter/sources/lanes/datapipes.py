@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.utils.data as torch_data
 
-from dataporter.fetch.randomness import Stream
+from dataporter.fetch.randomness import EpochKeys
 from dataporter.law.keys import key_as_int
 
 try:
@@ -61,9 +61,9 @@ def take_share(dataset: Any, count: int, number: int) -> None:
         graph_settings.apply_sharding(dataset, count, number)
 
 
-def seed_pass(dataset: Any, stream: Stream) -> None:
+def seed_pass(dataset: Any, keys: EpochKeys) -> None:
     """Seed what is random in a pipe, for one pass."""
     if is_datapipe(dataset):
         seeds = torch.Generator()
-        seeds.manual_seed(key_as_int("datapipe", stream.seed, stream.epoch) >> 1)
+        seeds.manual_seed(key_as_int("datapipe", keys.seed, keys.epoch) >> 1)
         graph_settings.apply_random_seed(dataset, seeds)

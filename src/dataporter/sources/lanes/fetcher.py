@@ -7,35 +7,25 @@ copy of the dataset.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from dataporter.errors import LaneError
 from dataporter.fetch import Fetcher, Skipped, getitems_of
 from dataporter.fetch.collate import Empty
-from dataporter.fetch.randomness import Stream, each_seeded, in_lane
+from dataporter.fetch.randomness import EpochKeys, each_seeded, in_lane
+from dataporter.fetch.tasks import LaneTurn, Samples, Start
 from dataporter.fetch.timing import FETCH, STATE, Timing
 from dataporter.fetch.worker_info import WorkerInfo, announced
 from dataporter.law import Topology
 from dataporter.law.lane_states import Lanes
 from dataporter.sources.lanes.datapipes import seed_pass, take_share, unwrapped
-from dataporter.sources.lanes.lane import Home, Lane, Start, is_stateful, keep_epoch_to_itself
-
-
-class LaneOrder(NamedTuple):
-    """What a task of a lane asks for."""
-
-    lane: int
-    number: int  # of the batch, in the lane
-    start: Start | None  # how to get there first
-    captures: bool  # whether the state after it is wanted
-    indices: Sequence[Any] | NDArray[np.int64] | None = None
+from dataporter.sources.lanes.lane import Lane, LaneContext, is_stateful, keep_epoch_to_itself
 
 
 class LaneBatch(NamedTuple):
@@ -80,7 +70,7 @@ class LaneFetcher:
         self._inline = inline
         self._ranks = ranks
         self._iterable = is_iterable(dataset)
-        self._homes: dict[int, Home] = {}
+        self._contexts: dict[int, LaneContext] = {}
         self._lanes: dict[int, Lane] = {}
         self._is_new = True  # the dataset: nothing was read from it, but from copies of it
         self._first: bytes | None = None  # its state before that
@@ -105,7 +95,7 @@ class LaneFetcher:
     def for_one_pass(self) -> LaneFetcher:
         """The same lanes, to be read by a pass beside others in this process."""
         again = copy.copy(self)
-        again._homes = self._homes  # noqa: SLF001  our own: datasets stay from pass to pass
+        again._contexts = self._contexts  # noqa: SLF001  our own: datasets stay from pass to pass
         return again
 
     @property
@@ -123,53 +113,45 @@ class LaneFetcher:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy opens lanes of its own, of a dataset that this one may have read from.
-        state = {**self.__dict__, "_homes": {}, "_lanes": {}}
-        if not self._crowded and self._homes:
-            home = next(iter(self._homes.values()))
-            state |= {"_is_new": home.is_new, "_first": home.first}
+        state = {**self.__dict__, "_contexts": {}, "_lanes": {}}
+        if not self._crowded and self._contexts:
+            context = next(iter(self._contexts.values()))
+            state |= {"_is_new": context.is_new, "_first": context.first}
         return state
 
-    def __call__(
-        self,
-        order: LaneOrder,
-        positions: NDArray[np.int64],
-        stream: Stream,
-        empty: Empty | None = None,
-    ) -> tuple[Any, ...]:
+    def __call__(self, turn: LaneTurn, empty: Empty | None = None) -> tuple[Any, ...]:
         """Fetch the next batch of a lane; the parts of a `LaneBatch`."""
         with in_lane(seeds_globals=self._randomness) as enter:
-            if order.start is not None:
-                self._begin(order.lane, order.start, stream, enter)
-            enter(stream.lane_key(order.lane, order.number))
-            lane = self._lanes[order.lane]
+            if turn.start is not None:
+                self._begin(turn.lane, turn.start, turn.keys, enter)
+            enter(turn.keys.lane_key(turn.lane, turn.number))
+            lane = self._lanes[turn.lane]
             if lane.ended:
                 # Asked for before its end was known. What has ended is not asked once more:
                 # it may begin again.
                 return None, 0, True, None, None
             samples: Any
-            if order.indices is None:
+            if turn.samples is None:
                 samples = lane.draw()
                 count = len(samples)
             else:
-                samples, count = lane.apply(partial(self._indexed, order, positions, stream))
+                samples, count = lane.apply(partial(self._indexed, turn.samples))
             timing = self._fetch.timing
             if timing is not None:
                 timing.end(FETCH, count)
             if self._drop_last and lane.ended:
                 count = 0
             batch = self._fetch.collated(samples, empty) if count else None
-            states = lane.capture() if order.captures or lane.ended else (None, None)
+            states = lane.capture() if turn.captures or lane.ended else (None, None)
             if timing is not None:
                 timing.end(STATE)
         return (batch, count, lane.ended, *states)
 
-    def _indexed(
-        self, order: LaneOrder, positions: NDArray[np.int64], stream: Stream, dataset: Any
-    ) -> tuple[Any, int]:
-        """The samples of a dataset that is read by index, and how many."""
-        indices: Any = order.indices
-        wanted = indices.tolist() if isinstance(indices, np.ndarray) else indices
-        keys, seeds = stream.sample_keys(positions), self._randomness
+    def _indexed(self, samples: Samples, dataset: Any) -> tuple[Any, int]:
+        """Fetch samples of a dataset that is read by index; they, and how many."""
+        indices = samples.indices
+        wanted: Any = indices.tolist() if isinstance(indices, np.ndarray) else indices
+        keys, seeds = samples.keys.sample_keys(samples.positions), self._randomness
         at_once = getitems_of(dataset) if self._fetch.is_batched else None
         if at_once is None:
             return each_seeded(dataset.__getitem__, wanted, keys, seeds_globals=seeds), len(wanted)
@@ -177,31 +159,31 @@ class LaneFetcher:
         (batch,) = each_seeded(at_once, [wanted], keys[:1] or [0], seeds_globals=seeds)
         return batch, len(wanted)
 
-    def open(self, starts: Mapping[int, Start], stream: Stream) -> dict[int, bytes | None]:
+    def open(self, starts: Mapping[int, Start], keys: EpochKeys) -> dict[int, bytes | None]:
         """Begin lanes at once; the states of those datasets that had never been read before."""
         firsts = {}
         for number, start in starts.items():
-            is_new = number not in self._homes
+            is_new = number not in self._contexts
             with in_lane(seeds_globals=self._randomness) as enter:
-                self._begin(number, start, stream, enter)
+                self._begin(number, start, keys, enter)
             if is_new:
-                firsts[number] = self._homes[number].first
+                firsts[number] = self._contexts[number].first
         return firsts
 
     def _begin(
-        self, number: int, start: Start, stream: Stream, enter: Callable[[int], None]
+        self, number: int, start: Start, keys: EpochKeys, enter: Callable[[int], None]
     ) -> None:
-        if number not in self._homes:
-            enter(stream.lane_key(number, -1))
-            self._homes[number] = self._opened(number)
+        if number not in self._contexts:
+            enter(keys.lane_key(number, -1))
+            self._contexts[number] = self._opened(number)
         self._lanes.pop(number, None)  # that of a pass before is read no more
-        lane = Lane(self._homes[number], iterable=self._iterable, batch_size=self._size)
-        seed_pass(self._homes[number].dataset, stream)
-        enter(stream.lane_key(number, -1))
-        lane.begin(start, stream.epoch, lambda batch: enter(stream.lane_key(number, batch)))
+        lane = Lane(self._contexts[number], iterable=self._iterable, batch_size=self._size)
+        seed_pass(self._contexts[number].dataset, keys)
+        enter(keys.lane_key(number, -1))
+        lane.begin(start, keys.epoch, lambda batch: enter(keys.lane_key(number, batch)))
         self._lanes[number] = lane
 
-    def _opened(self, number: int) -> Home:
+    def _opened(self, number: int) -> LaneContext:
         dataset, name = unwrapped(self._dataset), f"lane {number} of {self._count}"
         if self._crowded:
             try:
@@ -217,9 +199,9 @@ class LaneFetcher:
             keep_epoch_to_itself(dataset)
         world_size, rank = self._ranks.world_size, self._ranks.rank
         take_share(dataset, self._count * world_size, number * world_size + rank)
-        home = Home(name, dataset, is_new=self._is_new, first=self._first)
+        context = LaneContext(name, dataset, is_new=self._is_new, first=self._first)
         if not self._is_told:
-            return home
+            return context
         info = WorkerInfo(
             id=number,
             num_workers=self._count,
@@ -229,8 +211,8 @@ class LaneFetcher:
         if self._init is not None:
             with announced(info):
                 self._init(number)
-        home.info = info
-        return home
+        context.info = info
+        return context
 
 
 def is_iterable(dataset: Any) -> bool:

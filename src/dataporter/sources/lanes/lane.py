@@ -17,29 +17,20 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from dataporter.errors import LaneError, add_note
+from dataporter.fetch.tasks import Start
 from dataporter.fetch.worker_info import WorkerInfo, announced
 from dataporter.law.lane_states import LaneState
 from dataporter.sources.lanes.packing import pack
 from dataporter.sources.users_sampler import has_state
 
 
-class Start(NamedTuple):
-    """How to bring a lane to where it goes on.
-
-    With `state`, that is put back, and what follows it is read and dropped. Without, a new
-    pass begins, over the dataset as the last one left it.
-    """
-
-    state: LaneState | None
-
-
 @dataclass(slots=True)
-class Home:
+class LaneContext:
     """What a lane has from pass to pass."""
 
     name: str
@@ -53,11 +44,11 @@ class Home:
 class Lane:
     """One stream, in one pass."""
 
-    def __init__(self, home: Home, *, iterable: bool, batch_size: int) -> None:
-        self._home = home
-        self._name = home.name
-        self._dataset = home.dataset
-        self._info = home.info
+    def __init__(self, context: LaneContext, *, iterable: bool, batch_size: int) -> None:
+        self._context = context
+        self._name = context.name
+        self._dataset = context.dataset
+        self._info = context.info
         self._iterable = iterable
         self._size = batch_size
         self._iterator: Iterator[Any] | None = None
@@ -81,9 +72,9 @@ class Lane:
                 raise
 
     def _begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
-        first = None if self._home.is_new else self._home.first
-        if self._home.is_new:
-            self._home.first, self._home.is_new = self._state_before(), False
+        first = None if self._context.is_new else self._context.first
+        if self._context.is_new:
+            self._context.first, self._context.is_new = self._state_before(), False
         elif _stays_loaded(self._dataset):
             self._dataset.load_state_dict({})  # what was loaded is not for this pass
         self._epoch = epoch
@@ -101,12 +92,12 @@ class Lane:
 
     def _take_over(self) -> None:
         """Go back to where this pass was, if another one has read the dataset since."""
-        reader = None if self._home.reader is None else self._home.reader()
+        reader = None if self._context.reader is None else self._context.reader()
         if reader is self:
             return
         if reader is not None and not reader.ended:
             reader._leave()  # noqa: SLF001  our own
-        self._home.reader = weakref.ref(self)
+        self._context.reader = weakref.ref(self)
         if self._begins_again:
             self._tell_epoch()
             self._begin(*self._began)

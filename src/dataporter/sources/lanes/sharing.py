@@ -16,6 +16,7 @@ from dataporter.law import Topology
 from dataporter.law.lane_states import Lanes, LaneState
 from dataporter.law.state import Progress
 from dataporter.sources.lanes.lane import is_stateful
+from dataporter.sources.source import Result
 from dataporter.sources.users_sampler import has_state
 
 
@@ -73,7 +74,7 @@ def check_reading_again(
         count = sum(state.batches for state in without)
         why, remedy = _why_again(dataset)
         msg = f"{why}: {count} batches are read again and dropped. {remedy}"
-        warnings.warn(msg, FastForwardWarning, stacklevel=4)
+        warnings.warn(msg, FastForwardWarning, stacklevel=5)
 
 
 def _why_again(dataset: Any) -> tuple[str, str]:
@@ -101,7 +102,7 @@ class Together:
     def __getstate__(self) -> dict[str, Any]:
         return {"_group": None}
 
-    def ended(self, results: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    def ended(self, results: Iterator[Result]) -> Iterator[Result]:
         """Yield results as long as every rank has one."""
         if not (dist.is_available() and dist.is_initialized()):
             msg = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
-from dataporter.law import Plan
 from dataporter.law.ahead import size_of
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import is_own
@@ -72,15 +72,10 @@ def _size(state: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _batches_left(loader: ResumableDataLoader[Any]) -> int:
-    sampler: Any = loader.sampler
+    plan: Any = loader.plan  # of a loader that has an order
     state = loader.state_dict()
-    plan = Plan(
-        length=sampler.order.length - size_of(state.get("ahead", ())),
-        batch_size=loader.batch_size or 1,
-        topology=sampler.topology,
-        tail="drop" if loader.drop_last else sampler.tail,
-    )
-    return plan.num_batches(state["samples_processed"])
+    left = replace(plan, length=plan.length - size_of(state.get("ahead", ())))
+    return int(left.num_batches(state["samples_processed"]))
 
 
 def _end(loader: ResumableDataLoader[Any], state: State) -> None:

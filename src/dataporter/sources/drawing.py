@@ -1,0 +1,128 @@
+"""Drawing from a sampler of the user's own, for one pass, from wherever that begins."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.fetch.generators import capture, restore, seed_all
+from dataporter.law.ahead import Ranges, outside
+from dataporter.sources.users_sampler import Drawer, UsersSampler
+
+_DROPPED = 2**16  # indices that are drawn and dropped at a time
+
+
+class Drawing:
+    """What one pass draws from a sampler, whatever other passes draw from it in between."""
+
+    def __init__(
+        self,
+        sampler: UsersSampler,
+        drawn_from: Any,
+        isolated: AbstractContextManager[None],
+        drawer: Drawer | None,
+        *,
+        yields_batches: bool,
+    ) -> None:
+        self._sampler = sampler
+        self._drawn_from = drawn_from
+        self._isolated = isolated
+        self._drawer = drawer
+        self._yields_batches = yields_batches
+        self._rest: list[Any] = []  # of a batch of which a part was consumed
+        sampler.draw_for(drawer)
+        with isolated:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._each = iter(self._drawn_from)
+        if self._each is self._drawn_from:
+            self._each = _advanced(self._each)
+
+    def batch(
+        self, size: int, number: int, ahead: Ranges
+    ) -> tuple[list[Any] | None, NDArray[np.int64], int]:
+        """Draw a batch from index number `number` on; its numbers, and which one comes next.
+
+        Those in `ahead` are left out: they were delivered before their turn. None at the end.
+        """
+        drawn = self.take(size)
+        if drawn is None or not ahead:
+            after = number + len(drawn or ())
+            return drawn, np.arange(number, after, dtype=np.int64), after
+        indices: list[Any] = []
+        numbers: list[int] = []
+        while drawn is not None:
+            wanted = outside(ahead, number, number + len(drawn))
+            indices += [drawn[at - number] for at in wanted]
+            numbers += wanted
+            number += len(drawn)
+            drawn = self.take(size - len(indices)) if len(indices) < size else None
+        return indices or None, np.array(numbers, dtype=np.int64), number
+
+    def take(self, count: int) -> list[Any] | None:
+        """Draw so many indices, or one batch if the sampler yields batches; None at its end."""
+        if self._rest:
+            rest, self._rest = self._rest, []
+            return rest
+        if self._sampler.draw_for(self._drawer) and self._sampler.is_stateful:
+            self._begin()  # a state that was put back takes effect in a new iterator
+        with self._isolated:
+            if not self._yields_batches:
+                return list(itertools.islice(self._each, count)) or None
+            batch = next(self._each, None)
+        return None if batch is None else _listed(batch)
+
+    def skip(self, count: int) -> None:
+        """Draw so many indices and drop them."""
+        while count > 0:
+            drawn = self.take(min(count, _DROPPED))
+            if drawn is None:
+                return
+            self._rest, count = drawn[count:], count - len(drawn)
+
+
+def _advanced(drawing: Iterator[Any]) -> Iterator[Any]:
+    """What remains of an iterator that begins anew whenever `iter` is called, as `islice` does."""
+    while True:
+        try:
+            yield next(drawing)
+        except StopIteration:
+            return
+
+
+def _listed(batch: Any) -> list[Any]:
+    """A batch of indices as a list, of ints where it was an array or a tensor."""
+    listed: list[Any] = batch.tolist() if hasattr(batch, "tolist") else list(batch)
+    return listed
+
+
+class Isolated(AbstractContextManager[None]):
+    """Global generators of a sampler's own, seeded by a key, in place of the caller's.
+
+    So its draws are the same at every replay, and neither take from nor give to the
+    numbers that the caller draws in between. After `uses`, it does nothing any more.
+    """
+
+    def __init__(self, key: int, *, uses: int | None) -> None:
+        self._uses = uses
+        self._callers = capture()
+        seed_all(key)
+        self._own = capture()
+        restore(self._callers)
+
+    def __enter__(self) -> None:
+        if self._uses != 0:
+            self._callers = capture()
+            restore(self._own)
+
+    def __exit__(self, *_: object) -> None:
+        if self._uses != 0:
+            self._own = capture()
+            restore(self._callers)
+            self._uses = None if self._uses is None else self._uses - 1

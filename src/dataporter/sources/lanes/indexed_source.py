@@ -1,0 +1,100 @@
+"""The source of a dataset that is read by index and has a state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dataporter.law import Plan, Topology
+from dataporter.law.lane_states import Lanes
+from dataporter.law.state import Identity, Progress
+from dataporter.sources.lanes.fetcher import LaneFetcher
+from dataporter.sources.lanes.source import LaneSource, with_share
+from dataporter.sources.source import Reading, Resumption, Source
+
+
+class IndexedLaneSource(LaneSource):
+    """Passes over a dataset that is read by index and has a state: `inner` says by which."""
+
+    def __init__(
+        self, inner: Source, dataset: Any, fetch: LaneFetcher, lanes: Lanes, **common: Any
+    ) -> None:
+        super().__init__(dataset, fetch, lanes, **common)
+        self._inner = inner
+        self.tail = inner.tail
+        self.world_may_change = inner.world_may_change
+        # It cannot be read again to where it was, so its state is taken at every step.
+        self._every = 1
+
+    @property
+    def seed(self) -> int:
+        return self._inner.seed
+
+    @property
+    def shuffle(self) -> bool:  # type: ignore[override]  # a constant elsewhere
+        return self._inner.shuffle
+
+    @property
+    def topology(self) -> Topology:
+        return self._inner.topology
+
+    @property
+    def order_id(self) -> str:
+        return self._inner.order_id
+
+    @property
+    def plan(self) -> Plan | None:
+        return self._inner.plan
+
+    @property
+    def num_samples(self) -> int | None:
+        return self._inner.num_samples
+
+    @property
+    def length(self) -> int | None:
+        return self._inner.length
+
+    @property
+    def epoch_holder(self) -> Any:
+        return self._inner.epoch_holder
+
+    def _mark(self) -> int | None:
+        return self._inner._mark()  # noqa: SLF001  our own
+
+    def join_process_group(self) -> None:
+        self._inner.join_process_group()
+
+    def fresh(self, epoch: int) -> Progress:
+        return replace(self._inner.fresh(epoch), lanes=self._lanes)
+
+    def ended(self, progress: Progress) -> Progress:
+        self._end_lanes(progress)
+        return self._inner.ended(progress)
+
+    def num_batches(self) -> int:
+        return self._inner.num_batches()
+
+    def settle(self, progress: Progress) -> None:
+        self._inner.settle(progress)
+        super().settle(progress)
+
+    def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
+        over = self._inner.begin(progress, same_workers=same_workers)
+        return self._begin_lanes(over, progress, same_workers=same_workers, in_order=True)
+
+    def admit(
+        self, progress: Progress, saved: Identity, *, same_data: bool, strict: bool
+    ) -> tuple[Progress, int | None]:
+        moved, length = self._inner.admit(progress, saved, same_data=same_data, strict=strict)
+        return with_share(moved, self._lanes, self.topology, splits=False), length
+
+    def restore(self, progress: Progress) -> None:
+        self._inner.restore(progress)
+        super().restore(progress)
+
+    def undo_restore(self) -> None:
+        self._inner.undo_restore()  # the lanes stay those of the state's run, at its start
+
+    def resume(self, at: Resumption) -> None:
+        self._inner.resume(at)
+        super().restore(at.progress)

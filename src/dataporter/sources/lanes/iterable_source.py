@@ -1,0 +1,129 @@
+"""The source of an iterable: its lanes, which the ranks may share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dataporter.errors import TopologyError
+from dataporter.law import Topology
+from dataporter.law.lane_states import Lanes, LaneState
+from dataporter.law.state import Identity, Progress, merged, parse_state
+from dataporter.samplers import group_topology
+from dataporter.sources.lanes.datapipes import is_shared_out, unwrapped
+from dataporter.sources.lanes.fetcher import LaneFetcher
+from dataporter.sources.lanes.iterable import Iterable
+from dataporter.sources.lanes.sharing import Together, check_reading_again
+from dataporter.sources.lanes.source import LaneSource, with_share
+from dataporter.sources.source import Reading, Result, Resumption
+
+
+class IterableSource(LaneSource):
+    """Passes over an iterable, of which each rank reads all lanes, or its share (`splits`)."""
+
+    def __init__(
+        self,
+        iterable: Iterable,
+        dataset: Any,
+        fetch: LaneFetcher,
+        lanes: Lanes,
+        *,
+        topology: Topology,
+        seed: int,
+        splits: bool,
+        ends_together: bool,
+        awaits_group: bool,
+        in_order: bool,
+        **common: Any,
+    ) -> None:
+        super().__init__(dataset, fetch, lanes, **common)
+        self._iterable = iterable
+        self.tail = iterable.tail
+        self._topology = topology
+        self._seed = seed
+        self._splits = self.world_may_change = splits
+        self._together = Together() if ends_together else None
+        self._awaits_group = awaits_group
+        self._in_order = in_order
+
+    @property
+    def seed(self) -> int:
+        return self._seed
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    @property
+    def order_id(self) -> str:
+        return self._iterable.order_id
+
+    @property
+    def comes_in_order(self) -> bool:
+        return self._in_order
+
+    @property
+    def epoch_holder(self) -> Any:
+        return self._iterable.epoch_holder
+
+    def join_process_group(self) -> None:
+        group = group_topology()
+        if not self._awaits_group or group is None or group.world_size == 1:
+            return
+        if self._splits or self._together is not None or is_shared_out(self.dataset):
+            msg = (
+                f"{type(self.dataset).__name__} is read by one rank, since no process group was up "
+                f"when this loader was built; now there are {group.world_size} ranks. Build it "
+                "after torch.distributed.init_process_group(); in a trainer, in the function that "
+                "is asked for the loader."
+            )
+            raise TopologyError(msg)
+        self._awaits_group = False
+
+    def fresh(self, epoch: int) -> Progress:
+        return Progress(epoch=epoch, lanes=self._lanes)
+
+    def ended(self, progress: Progress) -> Progress:
+        self._end_lanes(progress)
+        return replace(progress, finished=True)
+
+    def num_batches(self) -> int:
+        return self._iterable.num_batches()
+
+    def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
+        return self._begin_lanes(
+            self._iterable, progress, same_workers=same_workers, in_order=self._in_order
+        )
+
+    def together(self, results: Iterator[Result]) -> Iterator[Result]:
+        if self._together is None or self._topology.world_size == 1:
+            return results
+        return self._together.ended(results)
+
+    def parse(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Any:
+        if not (self._splits and isinstance(state, list) and state):
+            return parse_state(state)
+        return merged([parse_state(one) for one in state])
+
+    def admit(
+        self, progress: Progress, saved: Identity, *, same_data: bool, strict: bool
+    ) -> tuple[Progress, int | None]:
+        progress = with_share(progress, self._lanes, self._topology, splits=self._splits)
+        if not progress.finished:
+            check_reading_again(
+                progress,
+                saved.batch_size,
+                self.batch_size,
+                dataset=unwrapped(self.dataset),
+                snapshot_every=self._every,
+            )
+        return progress, None
+
+    def resume(self, at: Resumption) -> None:
+        self.restore(at.progress)
+        self._seed = at.seed
+        self._awaits_group = False
+
+    def _is_cut(self, state: LaneState) -> bool:
+        return not state.ended

@@ -1,0 +1,221 @@
+"""The planned source: dataporter's own order, shared among ranks by a plan."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from dataporter.errors import OptionError, OptionTypeError, StateMismatchWarning
+from dataporter.fetch import Fetches
+from dataporter.fetch.randomness import EpochKeys
+from dataporter.fetch.tasks import Samples, Task
+from dataporter.law import Order, Plan, Tail, Topology
+from dataporter.law.ahead import around, beyond, size_of
+from dataporter.law.epochs import Cursor
+from dataporter.law.state import Identity, Progress, past_the_end, within
+from dataporter.samplers import ResumableSampler, group_topology
+from dataporter.sources.arrivals import as_they_come
+from dataporter.sources.source import Reading, Result, Resumption, Source
+from dataporter.strategies import agreed
+
+
+class PlannedSource(Source):
+    """Passes over dataporter's own order.
+
+    With `grows`, each epoch has as many positions as the dataset has samples when it begins.
+    Without `in_order`, one rank's batches are delivered as they come.
+    """
+
+    world_may_change = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        fetch: Fetches,
+        sampler: ResumableSampler,
+        *,
+        batch_size: int | None,
+        tail: Tail,
+        seed_is_given: bool,
+        awaits_group: bool,
+        grows: bool,
+        in_order: bool,
+    ) -> None:
+        super().__init__(dataset, batch_size=batch_size, seed_is_given=seed_is_given)
+        self._fetch = fetch
+        self._sampler = sampler
+        self.tail = tail
+        self._awaits_group = awaits_group
+        self._grows = grows
+        self._in_order = in_order
+
+    @property
+    def seed(self) -> int:
+        return self._sampler.seed
+
+    @property
+    def shuffle(self) -> bool:  # type: ignore[override]  # a constant elsewhere
+        return self._sampler.shuffle
+
+    @property
+    def topology(self) -> Topology:
+        return self._sampler.topology
+
+    @property
+    def order_id(self) -> str:
+        return self._sampler.order.id
+
+    @property
+    def plan(self) -> Plan:
+        """How the ranks share the epoch that the state speaks of: batches, tail, end."""
+        return Plan(
+            length=self._sampler.order.length,
+            batch_size=self.batch_size or 1,
+            topology=self.topology,
+            tail=self.tail,
+        )
+
+    @property
+    def num_samples(self) -> int | None:
+        return self._length_now() if self._grows else self._num_samples
+
+    @property
+    def length(self) -> int | None:
+        return self._sampler.order.length if self._grows else self._num_samples
+
+    def _length_now(self) -> int:
+        return length_of(self.dataset) if self._grows else self._sampler.order.length
+
+    @property
+    def comes_in_order(self) -> bool:
+        """Whether batches are delivered in order.
+
+        Of several ranks they are: one rank's state holds for all, and cannot say what the others
+        have delivered ahead.
+        """
+        return self._in_order or self.topology.world_size > 1
+
+    def join_process_group(self) -> None:
+        group = group_topology()
+        if not self._awaits_group or group is None or group.world_size == 1:
+            return
+        if not self.seed_is_given:
+            self._sampler.seed = agreed(self._sampler.seed)
+        self._awaits_group = False
+
+    def fresh(self, epoch: int) -> Progress:
+        if self._grows:
+            self._sampler.resize(self._length_now())
+        return Progress(epoch=epoch)
+
+    def ended(self, progress: Progress) -> Progress:
+        samples, batches = progress.samples_processed, progress.batches_processed
+        # An uneven last step may have had no part for this rank; the state is that of all ranks.
+        missed = self.plan.num_steps(samples)
+        return replace(
+            progress,
+            samples_processed=self.plan.position_after(samples, missed),
+            batches_processed=batches + missed,
+            finished=True,
+            ahead=(),
+        )
+
+    def at(self, start: Progress, position: int) -> Progress:
+        plan = self.plan
+        if position > plan.length:
+            msg = f"position must be in [0, {plan.length:,}], found {position:,}."
+            raise OptionError(msg)
+        batches = -(-position // plan.step_size)
+        return replace(start, samples_processed=position, batches_processed=batches)
+
+    def num_batches(self) -> int:
+        return replace(self.plan, length=self._length_now()).num_batches()
+
+    def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
+        # The order of now: later passes may have another length, and a load another seed.
+        order, plan = self._sampler.order, self.plan
+        if progress.ahead:  # counted without what was delivered ahead, which lies beyond the start
+            plan = replace(plan, length=plan.length - size_of(progress.ahead))
+        reading = Reading(
+            tasks=_tasks(progress, order, plan, EpochKeys(self.seed, progress.epoch)),
+            fetch=self._fetch,
+            progress=progress,
+            received=partial(_received, progress, plan),
+        )
+        return reading if self.comes_in_order else as_they_come(reading)
+
+    def admit(
+        self, progress: Progress, saved: Identity, *, same_data: bool, strict: bool
+    ) -> tuple[Progress, int | None]:
+        # An epoch has the length that it began with, however the dataset has grown since.
+        length = saved.length if saved.num_samples == self.num_samples else None
+        epoch_length = self._length_now() if length is None or not self._grows else length
+        step = self.plan.step_size
+        moved = within(progress, epoch_length, step=step, same_data=same_data, strict=strict)
+        if moved.epoch == progress.epoch:
+            return moved, length
+        message = past_the_end(progress, epoch_length, moved)
+        warnings.warn(message, StateMismatchWarning, stacklevel=4)
+        return moved, None  # a later epoch has its own length
+
+    def resume(self, at: Resumption) -> None:
+        if self._grows:
+            self._sampler.resize(self._length_now() if at.length is None else at.length)
+        self._sampler.seed = at.seed
+        self._awaits_group = False  # whoever loads this state has this seed
+
+    @property
+    def epoch_holder(self) -> Any:
+        return self._sampler
+
+    def follow_sampler(self, cursor: Cursor) -> None:
+        if not self._sampler.is_positioned:
+            super().follow_sampler(cursor)
+            return
+        start = self._sampler.state_dict()
+        cursor.seek(start["epoch"], start["samples_processed"])
+
+    def _mark(self) -> int | None:
+        return self._sampler.times_set
+
+
+def _tasks(progress: Progress, order: Order, plan: Plan, keys: EpochKeys) -> Iterator[Task]:
+    number, size = progress.batches_processed, plan.batch_size
+    for block in plan.blocks(progress.samples_processed):
+        positions = around(progress.ahead, block) if progress.ahead else block
+        indices = order.indices(progress.epoch, positions)
+        for first in range(0, len(positions), size):
+            number += 1
+            batch = slice(first, first + size)
+            yield Task(number, Samples(indices[batch], positions[batch], keys))
+
+
+def _received(start: Progress, plan: Plan, task: Task, batch: Any) -> Result:
+    steps = task.number - start.batches_processed
+    reached = plan.position_after(start.samples_processed, steps)
+    ahead = start.ahead
+    if ahead:
+        reached = int(around(ahead, [reached])[0])
+        ahead = beyond(ahead, reached)
+    progress = Progress(
+        epoch=start.epoch,
+        samples_processed=reached,
+        batches_processed=task.number,
+        ahead=ahead,
+    )
+    return progress, batch
+
+
+def length_of(dataset: Any) -> int:
+    """Return the length of a dataset, or say that it has none."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError) as error:
+        msg = (
+            f"{type(dataset).__name__} has no length, so it has no order to resume in "
+            f"({type(error).__name__}: {error}). Give it __len__, or pass a sampler."
+        )
+        raise OptionTypeError(msg) from error

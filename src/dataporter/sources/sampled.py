@@ -1,0 +1,218 @@
+"""The sampled source: a sampler or batch sampler of the user's own, taken as it is.
+
+A resume draws the consumed indices again and drops them, without touching the data, unless the
+sampler has a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.fetch import Fetches
+from dataporter.fetch.randomness import EpochKeys
+from dataporter.fetch.tasks import Samples, Task
+from dataporter.law import Topology
+from dataporter.law.ahead import beyond
+from dataporter.law.keys import key_as_int
+from dataporter.law.state import Progress
+from dataporter.sources.arrivals import as_they_come
+from dataporter.sources.drawing import Drawing, Isolated
+from dataporter.sources.source import Reading, Result, Resumption, Source
+from dataporter.sources.users_sampler import Drawer, UsersSampler, is_torchs_batch_sampler
+
+
+class SampledSource(Source):
+    """Passes over what a sampler of the user's own yields.
+
+    Without `in_order`, one rank's batches are delivered as they come.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        fetch: Fetches,
+        sampler: UsersSampler,
+        *,
+        batch_size: int | None,
+        drop_last: bool,
+        topology: Topology,
+        seed: int,
+        seed_is_given: bool,
+        in_order: bool,
+    ) -> None:
+        super().__init__(dataset, batch_size=batch_size, seed_is_given=seed_is_given)
+        self._fetch = fetch
+        self._sampler = sampler
+        self._seed = seed
+        self._topology = sampler.topology() or topology
+        self._in_order = in_order
+        self._newest = Drawer()  # of the pass that began last
+        self._drawn_from: Any = sampler.outermost
+        self._yields_batches = sampler.yields_batches
+        self._size = 1 if batch_size is None else batch_size
+        self._drop_last = drop_last
+        self.tail = "drop" if drop_last else "uneven"
+        if self._yields_batches and is_torchs_batch_sampler(self._drawn_from):
+            # Batches are made here instead, so that the last, short one is known to be short.
+            self._size, self._drop_last = self._drawn_from.batch_size, self._drawn_from.drop_last
+            self._drawn_from, self._yields_batches = self._drawn_from.sampler, False
+
+    @property
+    def seed(self) -> int:
+        return self._seed
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    @property
+    def order_id(self) -> str:
+        return self._sampler.order_id()
+
+    @property
+    def comes_in_order(self) -> bool:
+        # One rank's state holds for all, and cannot say what the others have delivered ahead.
+        return self._in_order or self._topology.world_size > 1
+
+    def fresh(self, epoch: int) -> Progress:
+        self._sampler.draw_for(None)
+        kept, rng_state = self._sampler.capture_start()
+        return Progress(epoch=epoch, rng_state=rng_state, sampler=kept)
+
+    def ended(self, progress: Progress) -> Progress:
+        # The next pass goes on from where sampler and generators are now.
+        kept, rng_state = self._sampler.left_by(self._newest)
+        return replace(progress, finished=True, rng_state=rng_state, sampler=kept, ahead=())
+
+    _holder_of_state = "the sampler"
+
+    def at(self, start: Progress, position: int) -> Progress:
+        if self._sampler.is_stateful:
+            return super().at(start, position)
+        step = self._size * self._topology.world_size
+        return replace(start, samples_processed=position, batches_processed=-(-position // step))
+
+    def num_batches(self) -> int:
+        count = len(self._drawn_from)
+        if self._yields_batches:
+            return count
+        return count // self._size if self._drop_last else -(-count // self._size)
+
+    def settle(self, progress: Progress) -> None:
+        if progress.sampler is None and progress.rng_state is None:
+            return  # nothing that the next epoch would be drawn from
+        self._sampler.restore(progress.sampler, progress.rng_state)
+        # A pass that has begun has drawn its first index, by whichever engine: two passes that
+        # begin one after the other differ.
+        self._begin_drawing(progress, None, least=1)
+
+    @property
+    def what_a_place_lacks(self) -> str | None:
+        return "its sampler" if self._sampler.is_stateful else None
+
+    def restore(self, progress: Progress) -> None:
+        self._sampler.restore(progress.sampler, progress.rng_state)
+
+    def undo_restore(self) -> None:
+        self._sampler.undo_restore()
+
+    def resume(self, at: Resumption) -> None:
+        self.restore(at.progress)
+        self._seed = at.seed
+
+    @property
+    def epoch_holder(self) -> Any:
+        return self._sampler.epoch_target()
+
+    def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
+        self._newest = self._sampler.handed_over()
+        led_to: dict[int, Progress] = {}  # by the number of the task that leads there
+
+        def received(task: Task, batch: Any) -> Result:
+            return led_to.pop(task.number), batch
+
+        reading = Reading(
+            tasks=self._tasks(progress, self._newest, led_to),
+            fetch=self._fetch,
+            progress=progress,
+            received=received,
+        )
+        return reading if self.comes_in_order else as_they_come(reading)
+
+    def _tasks(
+        self, start: Progress, drawer: Drawer, led_to: dict[int, Progress]
+    ) -> Iterator[Task]:
+        world_size, rank = self._topology.world_size, self._topology.rank
+        keys = EpochKeys(self._seed, start.epoch)
+        number = start.batches_processed
+        for indices, numbers, reached in self._batches(start, drawer):
+            number += 1
+            kept = start.sampler
+            if self._sampler.is_stateful:
+                # A short batch is the last one, and the sampler may have reset itself since.
+                kept = self._sampler.capture(ended=self._is_short(indices))
+            led_to[number] = Progress(
+                epoch=start.epoch,
+                samples_processed=reached * world_size,
+                batches_processed=number,
+                rng_state=start.rng_state,
+                sampler=kept,
+                ahead=beyond(start.ahead, reached) if start.ahead else (),
+            )
+            # Interleaved, as ranks share an order: no two ranks have a sample's key in common.
+            yield Task(number, Samples(indices, numbers * world_size + rank, keys))
+
+    def _is_short(self, indices: Sequence[Any]) -> bool:
+        if self._yields_batches:
+            return False
+        if is_torchs_batch_sampler(self._drawn_from):  # lists of indices in place of indices
+            return len(indices[-1]) < int(self._drawn_from.batch_size)
+        return len(indices) < self._size
+
+    def _batches(
+        self, progress: Progress, drawer: Drawer
+    ) -> Iterator[tuple[list[Any], NDArray[np.int64], int]]:
+        """Draw the indices of each batch, their numbers, and the number that is reached then.
+
+        What was consumed is left out, in batches of whatever size that was.
+        """
+        if progress.sampler is not None and progress.sampler["ended"]:
+            return
+        drawing = self._begin_drawing(progress, drawer)
+        reached = progress.samples_processed // self._topology.world_size
+        size = 1 if self._yields_batches else self._size
+        while True:
+            indices, numbers, reached = drawing.batch(size, reached, progress.ahead)
+            if indices is None or (self._drop_last and len(indices) < size):
+                return
+            yield indices, numbers, reached
+            if self._is_short(indices):
+                return  # the sampler has ended, and may begin anew if it is asked once more
+
+    def _begin_drawing(
+        self, progress: Progress, drawer: Drawer | None, *, least: int = 0
+    ) -> Drawing:
+        """Begin to draw where `progress` is, and `least` after the start of the epoch."""
+        isolated: AbstractContextManager[None] = nullcontext()
+        skipped = 0
+        if not self._sampler.is_stateful:
+            if not self._sampler.draws_nothing:
+                key = key_as_int("sampler", self._seed, progress.epoch)
+                # Those that draw at their start do so by their first index.
+                isolated = Isolated(key, uses=2 if self._sampler.draws_at_start_only else None)
+            skipped = max(progress.samples_processed // self._topology.world_size, least)
+        drawing = Drawing(
+            self._sampler,
+            self._drawn_from,
+            isolated,
+            drawer,
+            yields_batches=self._yields_batches,
+        )
+        drawing.skip(skipped)
+        return drawing

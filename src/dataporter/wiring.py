@@ -1,0 +1,246 @@
+"""The parts of a loader, as its options ask for: a source, a fetcher and a runner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from dataporter.engine import Runner, WorkerOptions
+from dataporter.errors import OptionError
+from dataporter.fetch import Fetcher, conversion_of
+from dataporter.law import Topology
+from dataporter.law.keys import key_as_int
+from dataporter.law.lane_states import Lanes
+from dataporter.options import LoaderOptions, as_device
+from dataporter.samplers import JoiningSampler, ResumableSampler, checked_seed, is_own
+from dataporter.sources.lanes.fetcher import LaneFetcher
+from dataporter.sources.lanes.indexed_source import IndexedLaneSource
+from dataporter.sources.lanes.iterable import Iterable
+from dataporter.sources.lanes.iterable_source import IterableSource
+from dataporter.sources.lanes.sharing import fresh_lanes, own_lanes
+from dataporter.sources.planned import PlannedSource, length_of
+from dataporter.sources.sampled import SampledSource
+from dataporter.sources.source import Source
+from dataporter.sources.users_sampler import UsersSampler
+from dataporter.strategies import ResumptionStrategy
+
+
+def make_fetcher(options: LoaderOptions[Any], dataset: Any) -> Fetcher:
+    """Make what fetches by index for a loader."""
+    return Fetcher(
+        dataset,
+        collate_fn=options.collate_fn,
+        converter=options.converter,
+        batched=options.batch_size is not None or options.batch_sampler is not None,
+        randomness=options.randomness and not (options.in_threads and options.num_workers),
+        skips_errors=options.on_error == "skip",
+    )
+
+
+def make_runner(options: LoaderOptions[Any]) -> Runner:
+    """Make what runs a loader's passes and brings their batches to its device."""
+    return Runner(
+        in_threads=options.in_threads,
+        device=as_device(options.device),
+        prefetch=options.device_prefetch,
+        convert=conversion_of(options.device_converter, "device_converter"),
+    )
+
+
+def worker_options(
+    loader: DataLoader[Any], options: LoaderOptions[Any], source: Source, runner: Runner
+) -> WorkerOptions:
+    """Say how many workers run a pass, and how; what torch lets users change is the loader's."""
+    has_lanes = source.has_lanes
+    in_one_thread = has_lanes and options.in_threads
+    return WorkerOptions(
+        num_workers=min(loader.num_workers, 1) if in_one_thread else loader.num_workers,
+        adapts=options.adapts,
+        prefetch_factor=loader.prefetch_factor or 2,
+        timeout=loader.timeout,
+        init=None if has_lanes else loader.worker_init_fn,
+        context=loader.multiprocessing_context,
+        max_restarts=options.max_restarts,
+        seed=key_as_int("worker", source.seed) >> 1,  # as torch: below 2**63
+        dataset=loader.dataset,
+        pin_memory=loader.pin_memory or runner.copies_ahead,
+        copies_ahead=runner.copies_ahead,
+        in_order=source.comes_in_order,
+        has_places=has_lanes,
+    )
+
+
+def make_source(
+    dataset: Any,
+    fetch: Fetcher,
+    options: LoaderOptions[Any],
+    strategy: ResumptionStrategy,
+    *,
+    pipe_shuffle: bool | None,
+) -> tuple[Source, Any]:
+    """Make the source of a loader; it, and the sampler that the loader is to show.
+
+    `pipe_shuffle` is what was said of a DataPipe's shuffling.
+    """
+    if options.is_iterable:
+        return _iterable_source(dataset, fetch, options, strategy, pipe_shuffle), None
+    sampler = options.sampler
+    own = _own_sampler(dataset, options, strategy)
+    source: PlannedSource | SampledSource
+    if own is not None:
+        sampler = own
+        source = _planned_source(dataset, fetch, options, strategy, own)
+    else:
+        source = _sampled_source(dataset, fetch, options, strategy)
+    if not options.has_lanes:
+        return source, sampler
+    lanes = _fresh_lanes(options, source.topology)
+    lane_fetch = _lane_fetch(dataset, fetch, options, lanes, source.topology)
+    return IndexedLaneSource(source, dataset, lane_fetch, lanes, **_common(options)), sampler
+
+
+def _own_sampler(
+    dataset: Any, options: LoaderOptions[Any], strategy: ResumptionStrategy
+) -> ResumableSampler | None:
+    """Return the sampler of dataporter's own order; None where the user's sampler decides."""
+    if is_own(options.sampler):
+        told = strategy if options.rank is not None else None
+        return _agreeing(options.sampler, options.seed, told)
+    if options.sampler is not None or options.batch_sampler is not None:
+        return None
+    return strategy.create_sampler(
+        length_of(dataset),
+        shuffle=bool(options.shuffle),
+        seed=options.seed,
+        tail=options.tail or ("drop" if options.drops_last else "pad"),
+        generator=options.generator,
+        joins=True,
+    )
+
+
+def _agreeing(
+    sampler: ResumableSampler, seed: int | None, told: ResumptionStrategy | None
+) -> ResumableSampler:
+    """Return a sampler that the loader's other arguments do not contradict."""
+    if seed is not None and seed != sampler.seed:
+        msg = f"seed={seed} contradicts the sampler's seed={sampler.seed}. Give it to one of them."
+        raise OptionError(msg)
+    if told is not None and told.topology() != sampler.topology:
+        msg = f"{told.topology()} contradicts the sampler's {sampler.topology}. Remove one of them."
+        raise OptionError(msg)
+    return sampler
+
+
+def _planned_source(
+    dataset: Any,
+    fetch: Fetcher,
+    options: LoaderOptions[Any],
+    strategy: ResumptionStrategy,
+    sampler: ResumableSampler,
+) -> PlannedSource:
+    is_users = options.sampler is not None
+    return PlannedSource(
+        dataset,
+        fetch,
+        sampler,
+        batch_size=options.batch_size,
+        tail=options.tail or ("drop" if options.drops_last else sampler.tail),
+        seed_is_given=sampler.seed_is_given if is_users else options.seed is not None,
+        awaits_group=strategy.awaits_group and isinstance(sampler, JoiningSampler),
+        grows=not is_users,
+        in_order=options.in_order or options.workers == 0 or options.has_lanes,
+    )
+
+
+def _sampled_source(
+    dataset: Any, fetch: Fetcher, options: LoaderOptions[Any], strategy: ResumptionStrategy
+) -> SampledSource:
+    yields_batches = options.batch_sampler is not None
+    sampler = options.batch_sampler if yields_batches else options.sampler
+    return SampledSource(
+        dataset,
+        fetch,
+        UsersSampler(sampler, yields_batches=yields_batches),
+        batch_size=None if yields_batches else options.batch_size,
+        drop_last=options.drops_last,
+        topology=strategy.topology(),
+        seed=_chosen_seed(options, strategy),
+        seed_is_given=options.seed is not None,
+        in_order=options.in_order or options.workers == 0 or options.has_lanes,
+    )
+
+
+def _iterable_source(
+    dataset: Any,
+    fetch: Fetcher,
+    options: LoaderOptions[Any],
+    strategy: ResumptionStrategy,
+    pipe_shuffle: bool | None,
+) -> IterableSource:
+    seed, topology = _chosen_seed(options, strategy), strategy.topology()
+    lanes = _fresh_lanes(options, topology)
+    iterable = Iterable(
+        dataset,
+        batch_size=options.batch_size or 1,
+        drop_last=options.drops_last,
+        has_workers=options.workers > 0,
+        shuffle=pipe_shuffle,
+    )
+    return IterableSource(
+        iterable,
+        dataset,
+        _lane_fetch(dataset, fetch, options, lanes, topology),
+        lanes,
+        topology=topology,
+        seed=seed,
+        splits=options.lanes is not None,
+        ends_together=options.tail == "drop",
+        awaits_group=strategy.awaits_group,
+        in_order=options.in_order,
+        **_common(options),
+    )
+
+
+def _common(options: LoaderOptions[Any]) -> dict[str, Any]:
+    """Options of all sources that read lanes."""
+    return {
+        "batch_size": options.batch_size,
+        "seed_is_given": options.seed is not None,
+        "carries": options.reads_inline or options.persistent_workers,
+        "reads_inline": options.reads_inline,
+        "snapshot_every": options.snapshot_every_n_steps,
+    }
+
+
+def _fresh_lanes(options: LoaderOptions[Any], topology: Topology) -> Lanes:
+    count = options.lanes or _most_readers(options)
+    return fresh_lanes(count, own_lanes(count, topology, split=options.lanes is not None))
+
+
+def _most_readers(options: LoaderOptions[Any]) -> int:
+    """Count the lanes that can be read at the same time."""
+    return 1 if options.reads_inline else options.workers
+
+
+def _lane_fetch(
+    dataset: Any, fetch: Fetcher, options: LoaderOptions[Any], lanes: Lanes, topology: Topology
+) -> LaneFetcher:
+    return LaneFetcher(
+        dataset,
+        fetch,
+        lanes=lanes,
+        batch_size=options.batch_size or 1,
+        drop_last=options.drops_last,
+        randomness=options.randomness and not options.in_threads,
+        init=options.worker_init_fn,
+        readers=_most_readers(options),
+        inline=options.reads_inline,
+        ranks=topology if options.lanes is None else Topology(),
+    )
+
+
+def _chosen_seed(options: LoaderOptions[Any], strategy: ResumptionStrategy) -> int:
+    if options.seed is None:
+        return strategy.choose_seed(options.generator)
+    return checked_seed(options.seed, optional=True)
