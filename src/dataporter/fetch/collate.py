@@ -48,7 +48,7 @@ def collate(samples: Sequence[Any], empty: Empty | None = None) -> Any:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is numbers in memory and nothing else, as `empty` makes them."""
+    """Return True if a tensor is plain memory, as `empty` makes it."""
     # Quantised ones have a scale too, and writing them elsewhere ends the process.
     return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 

@@ -71,7 +71,7 @@ def changed(container: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def is_plain_list(container: Any) -> bool:
-    """Whether this is a list without tensors or containers: a column of strings, for one.
+    """Return True for a list without tensors or containers, such as a column of strings.
 
     >>> is_plain_list(["a", "b"]), is_plain_list([["a"]])
     (True, False)

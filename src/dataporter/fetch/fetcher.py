@@ -69,11 +69,11 @@ class Late:
 
 
 class Fetches(Protocol):
-    """What an engine runs: it makes a batch of a task's payload."""
+    """The fetcher that an engine runs: it makes a batch of a task's payload."""
 
     @property
     def timing(self) -> Timing | None:
-        """Where times are noted; None unless the loader is profiled."""
+        """The record of times; None unless the loader is profiled."""
         ...
 
     def begin_pass(self) -> None:
@@ -297,18 +297,18 @@ class Fetcher:
 
 
 def _make_of(sample: Any) -> tuple[type, int | None]:
-    """What samples have in common, whatever was drawn for them."""
+    """Return the features of a sample that random numbers do not change."""
     return type(sample), getattr(sample, "ndim", None)
 
 
 def getitems_of(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
-    """What a dataset offers to fetch many samples at once, None where it offers nothing."""
+    """Return the dataset's own way to fetch many samples at once, None if it has none."""
     own = getattr(dataset, "__getitems__", None)
     return own if callable(own) else None
 
 
 def conversion_of(converter: Any, name: str = "converter") -> Callable[[Any], Any] | None:
-    """What a converter does to a batch; None where there is no converter."""
+    """Return the function that a converter applies to a batch; None without a converter."""
     if converter is None:
         return None
     convert = getattr(converter, "convert_batch", converter)

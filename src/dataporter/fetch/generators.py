@@ -48,7 +48,7 @@ class Captured:
         self.torch = torch
 
     def still_holds(self) -> bool:
-        """Whether nothing was drawn from any of the three since.
+        """Return True if nothing was drawn from any of the three since.
 
         >>> before = capture()
         >>> before.still_holds()
@@ -111,7 +111,7 @@ _python_probe = _view(id(_python_generator) + object.__basicsize__, 4 + _FEW)
 
 
 def _python_is_understood() -> bool:
-    """Whether the memory of a `random.Random` is laid out as this module thinks."""
+    """Return True if the memory of a `random.Random` has the expected layout."""
     if sys.implementation.name != "cpython" or type(_python_generator) is not random.Random:
         return False
     probe = random.Random(1)
@@ -164,7 +164,7 @@ _numpy_memory_of = functools.lru_cache(maxsize=1)(_NumpyMemory)
 
 
 def _numpy_is_understood() -> bool:
-    """Whether the memory of an MT19937 is laid out as this module thinks."""
+    """Return True if the memory of an MT19937 has the expected layout."""
     probe = np.random.MT19937(1)
     probe.random_raw(3)
     *words, index = np.frombuffer(_NumpyMemory(probe).all.raw, np.uint32).tolist()

@@ -34,7 +34,7 @@ class Ragged:
     lengths: NDArray[np.int64]
 
     def positions(self) -> NDArray[np.int64]:
-        """Where in its row each number stands, from 0."""
+        """Return the column of each number in its row, from 0."""
         ends = np.cumsum(self.lengths)
         return np.arange(len(self.flat)) - np.repeat(ends - self.lengths, self.lengths)
 
@@ -45,12 +45,12 @@ class Ragged:
         return Ragged(self.flat[self.positions() < longest], np.minimum(self.lengths, longest))
 
     def width(self, multiple: int | None) -> int:
-        """How many columns hold every row: at least 1, and a multiple of `multiple`."""
+        """Return the width that holds every row: at least 1, and a multiple of `multiple`."""
         longest = max(1, int(self.lengths.max()))
         return longest if multiple is None else -(-longest // multiple) * multiple
 
     def places(self, width: int, side: Side) -> NDArray[np.bool_]:
-        """Where the numbers go in an array of `width` columns; `side` is padded."""
+        """Return the places of the numbers in an array of `width` columns; `side` is padded."""
         columns = np.arange(width)
         if side == "left":
             return columns >= width - self.lengths[:, None]
@@ -71,7 +71,7 @@ def padded(flat: NDArray[Any], places: NDArray[np.bool_], fill: int) -> torch.Te
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether this is a sequence of numbers, as far as its outside tells."""
+    """Return True if this looks like a sequence of numbers."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.ndim == 1
     return isinstance(value, list | tuple) and not (value and _is_compound(value[0]))
@@ -101,7 +101,7 @@ def flatten(rows: Sequence[Any], name: str) -> Ragged:
 
 
 def _is_of_ids(row: Any) -> bool:
-    """Whether this is a tensor that needs nothing done to it to be laid behind another."""
+    """Return True if a tensor can be concatenated as it is."""
     return (
         type(row) is torch.Tensor
         and row.dtype is torch.int64

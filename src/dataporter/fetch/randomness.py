@@ -166,7 +166,7 @@ class LazySeeding:
 
     @property
     def draws(self) -> bool:
-        """Whether it was seen to draw, and so is applied to one argument after the other."""
+        """True if the function was seen to draw, so that it is applied to arguments one by one."""
         return self._level is not None and self._level > _NOTHING
 
     def map(
@@ -365,7 +365,7 @@ class _Watch:
         self._before = capture()
 
     def seen(self) -> int:
-        """What was drawn from."""
+        """Name the generators that were drawn from."""
         if not self._before.still_holds():
             return _SEEDED
         return _KEYED if self._current.asked else _NOTHING

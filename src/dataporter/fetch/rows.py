@@ -1,4 +1,4 @@
-"""What every collator asks of its rows, and how it says what is wrong with them."""
+"""Checks that every collator makes of its rows, and their error messages."""
 
 from __future__ import annotations
 

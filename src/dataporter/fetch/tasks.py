@@ -25,7 +25,7 @@ class Samples(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a lane begins to read.
+    """The place where a lane begins to read.
 
     With a `state`, that is put back, and the batches that follow it are read and dropped.
     Without, a new pass begins over the dataset as the last one left it.

@@ -1,4 +1,4 @@
-"""What a loader's time goes into, noted while it is profiled. Otherwise there is no `Timing`.
+"""The times of a loader, noted while it is profiled. Otherwise there is no `Timing`.
 
 Whoever makes a batch notes the end of each stage; a worker process leaves what it noted
 behind the batch in its slot. Whoever hands it over notes how long it was waited for. All
@@ -34,7 +34,7 @@ _WHERE = struct.Struct("<QQ")  # offset and size of a batch in its slot
 
 
 class Made(NamedTuple):
-    """How one batch was made."""
+    """The making of one batch."""
 
     number: int  # of the batch in its epoch, from 1
     worker: int
@@ -51,7 +51,7 @@ class Made(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """How one batch was handed over."""
+    """The handing over of one batch."""
 
     number: int
     asked: int
@@ -176,7 +176,7 @@ class Timing:
             self._made.append((number, _taken(batch, batch.worker)))
 
     def packed(self, worker: int, offset: int, size: int) -> bytes:
-        """How this process made a batch, and where it lies, for the process that asked.
+        """Pack the making of a batch and its place, for the process that asked.
 
         Nothing, if this batch is not noted.
         """
@@ -192,7 +192,7 @@ class Timing:
         return offset, size
 
     def is_due(self) -> bool:
-        """Whether the handing over of one more batch should be noted, since its making was."""
+        """Return True if one more handing over should be noted, since a making was."""
         if len(self._made) <= self._due:
             return False
         self._due += 1
@@ -204,7 +204,7 @@ class Timing:
 
 
 def _taken(batch: _Batch, worker: int) -> tuple[Any, ...]:
-    """What was noted of a batch, now that it is made."""
+    """Return the notes on a batch that has just been made."""
     marks, samples = batch.marks, batch.samples
     if not batch.made:
         samples = samples[1:]  # in the first, files are opened and modules imported
@@ -230,7 +230,7 @@ def _taken(batch: _Batch, worker: int) -> tuple[Any, ...]:
 
 
 def _scheduled() -> tuple[int, int]:
-    """How many ns this thread has computed, and waited for a core to do so."""
+    """Return the ns that this thread has computed, and waited for a core."""
     try:
         status = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
     except OSError:  # not on Linux

@@ -52,7 +52,7 @@ def gather_for(dataset: Any) -> Gather | None:
 
 
 def _is_inherited(dataset: object, base: type) -> bool:
-    """Whether a dataset hands out its samples exactly as `base` does."""
+    """Return True if a dataset returns its samples exactly as `base` does."""
     return all(
         getattr(type(dataset), name, None) is getattr(base, name, None)
         for name in ("__getitem__", "__getitems__")

@@ -1,4 +1,4 @@
-"""Which sample comes where: pure functions of (seed, epoch, position), NumPy only.
+"""The law: the sample at each position, a pure function of (seed, epoch, position).
 
 Nothing here knows torch, processes or files. `keys` derives keys, `permutation` is the
 shuffle, `orders` are the orders a run can have, `plan` shares an order among ranks.

@@ -23,7 +23,7 @@ MOST_UNUSED = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """Where the next pass begins."""
+    """The place where the next pass begins."""
 
     progress: Progress
     loaded: bool = False
@@ -31,7 +31,7 @@ class _Start:
 
 
 class Source(Protocol):
-    """What a cursor asks of whatever the passes are made of."""
+    """The source of the passes, as far as a cursor asks it."""
 
     def fresh(self, epoch: int) -> Progress:
         """Say where the run stands at the start of an epoch that begins now."""
@@ -55,7 +55,7 @@ class Source(Protocol):
 
 
 class Cursor:
-    """Where a run stands.
+    """The place where a run stands, and the rules by which it moves.
 
     >>> class Epochs:
     ...     def fresh(self, epoch):
@@ -83,7 +83,7 @@ class Cursor:
 
     @property
     def has_loaded_start(self) -> bool:
-        """Whether a loaded position still waits for a pass to begin there."""
+        """True if a loaded position still waits for a pass to begin there."""
         return self._start is not None and self._start.loaded
 
     def load(self, progress: Progress) -> None:
@@ -140,7 +140,7 @@ class Cursor:
         return progress
 
     def take_back(self) -> None:
-        """Have the next pass begin where the last one was to, which could not."""
+        """Let the next pass begin where the last one should have begun but could not."""
         self._start = self._begun
         self._is_open = False
 
@@ -163,6 +163,6 @@ class Cursor:
             self.progress = progress
 
     def before(self, batches: int) -> Progress:
-        """Where the run stood before the last `batches` of this pass, or where it began."""
+        """Return the progress before the last `batches` of this pass, at most its start."""
         back = min(batches, len(self._earlier))
         return self._earlier[-back] if back else self.progress

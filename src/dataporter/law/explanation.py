@@ -33,7 +33,7 @@ Row = tuple[str, str]
 
 
 class Explains(Protocol):
-    """What a state is shown as: words under headings for people, builtins for machines."""
+    """A state to be shown: words under headings for people, builtins for machines."""
 
     def rows(self) -> list[Row]: ...
 
@@ -41,7 +41,7 @@ class Explains(Protocol):
 
 
 def is_state(found: object) -> bool:
-    """Whether this is meant to be a loader's state, dataporter's or torchdata's.
+    """Return True if this looks like a loader's state, dataporter's or torchdata's.
 
     >>> is_state({"epoch": 3, "samples_processed": 12, "batches_processed": 3})
     True
@@ -96,7 +96,7 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation:
-    """What a state says; shown as text, in 80 columns."""
+    """A state in words, shown as text in 80 columns."""
 
     identity: Identity
     progress: Progress
@@ -150,7 +150,7 @@ class Explanation:
 
     @property
     def where(self) -> str:
-        """Where the run stands, in one phrase."""
+        """The place where the run stands, in one phrase."""
         epoch = f"epoch {self.progress.epoch:,}"
         if self.progress.finished:
             return f"{epoch} finished"
@@ -158,7 +158,7 @@ class Explanation:
 
     @property
     def order_argument(self) -> str:
-        """What a loader was given for this order."""
+        """The argument that gives a loader this order."""
         own = not (self._is_iterable or self._is_sampled or self._is_weighted)
         return f"shuffle={self.identity.shuffle}" if own else self.identity.order
 
@@ -268,7 +268,7 @@ class Explanation:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether a resume finds nothing more in this epoch."""
+        """True if a resume finds nothing more in this epoch."""
         sampler, lanes = self.progress.sampler, self.progress.lanes
         if sampler is not None and sampler["ended"]:
             return True
@@ -337,7 +337,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TorchdataExplanation:
-    """What a state of torchdata's StatefulDataLoader says."""
+    """A state of torchdata's StatefulDataLoader in words."""
 
     found: TorchdataState
 

@@ -1,4 +1,4 @@
-"""Where each lane of an iterable stands, as a run keeps it and as a state shows it.
+"""The progress of each lane of an iterable, as a run keeps it and as a state shows it.
 
 A run keeps the states of datasets and iterators as the bytes that a worker made of them:
 bytes do not change when the dataset goes on, and nobody pays for reading what nobody asks
@@ -17,7 +17,7 @@ from dataporter.errors import StateFormatError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneState:
-    """How far one lane has been delivered.
+    """The progress of one lane.
 
     `dataset` and `iterator` are their states as of the lane's batch number `at`, None where
     they have none. What lies between `at` and `batches` is read again at a resume.
@@ -31,7 +31,7 @@ class LaneState:
 
     @property
     def is_at_start(self) -> bool:
-        """Whether a pass over it is yet to begin."""
+        """True if no pass over the lane has begun."""
         return self.batches == 0 and not self.ended and self.iterator is None
 
 

@@ -52,7 +52,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an epoch has been delivered. Immutable, so a snapshot is the value itself."""
+    """The delivered part of an epoch. Immutable, so a snapshot is the value itself."""
 
     epoch: int = 0
     samples_processed: int = 0
@@ -66,7 +66,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which data, in which order, for how many."""
+    """The data, its order, and the ranks that share it."""
 
     seed: int
     shuffle: bool
@@ -135,7 +135,7 @@ _PLACE_FIELDS = ("epoch", "samples_processed", "batches_processed", "rng_state")
 
 
 def is_place(state: object) -> bool:
-    """Whether a state says where a run stands, but not which run that was."""
+    """Return True if a state has a position but not the identity of its run."""
     return isinstance(state, Mapping) and state.keys() == set(_PLACE_FIELDS)
 
 
@@ -285,7 +285,7 @@ def _shown(value: object) -> str:
 
 
 class Mismatch(NamedTuple):
-    """What a load would change: both values, and what to do instead."""
+    """A difference between a state and a loader: both values, and a remedy."""
 
     found: str
     remedy: str
@@ -352,7 +352,7 @@ def mismatches(saved: Identity, present: Identity, *, world_may_change: bool) ->
 
 
 def is_other_data(saved: str | None, present: str | None) -> bool:
-    """Whether two fingerprints are of different data, as far as they say.
+    """Return True if two fingerprints are known to belong to different data.
 
     A dataset that says nothing of itself, then or now, cannot be told apart; nor can two
     subsets of such by more than their indices.

@@ -14,7 +14,7 @@ from dataporter.law.lane_states import Lanes, LaneState, pack
 
 
 class TorchdataState(NamedTuple):
-    """What a state of torchdata says."""
+    """The contents of a state of torchdata."""
 
     steps: int  # batches delivered when the states below were taken
     steps_since: int  # and since
@@ -26,7 +26,7 @@ class TorchdataState(NamedTuple):
 
 
 def is_torchdata_state(state: object) -> bool:
-    """Whether torchdata has saved this."""
+    """Return True if torchdata has saved this."""
     return isinstance(state, Mapping) and bool({"_snapshot", "_num_yielded"} & state.keys())
 
 

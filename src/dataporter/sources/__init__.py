@@ -1,1 +1,1 @@
-"""What a pass consists of: dataporter's own order, a sampler of the user's own, or lanes."""
+"""The sources of passes: dataporter's own order, a sampler of the user's own, or lanes."""

@@ -18,7 +18,7 @@ _DROPPED = 2**16  # indices that are drawn and dropped at a time
 
 
 class Drawing:
-    """What one pass draws from a sampler, whatever other passes draw from it in between."""
+    """The draws of one pass from a sampler, independent of other passes over it."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Drawing:
 
 
 def _advanced(drawing: Iterator[Any]) -> Iterator[Any]:
-    """What remains of an iterator that begins anew whenever `iter` is called, as `islice` does."""
+    """Yield the rest of an iterator that restarts whenever `iter` is called on it."""
     while True:
         try:
             yield next(drawing)

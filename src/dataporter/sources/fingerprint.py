@@ -1,4 +1,4 @@
-"""What tells one dataset from another, as far as that can be had cheaply.
+"""Fingerprints: cheap evidence that two datasets are the same or not.
 
 A fingerprint is what the dataset knows of itself, or a hash of what lies open: tensors, arrays
 and lists of these by shape, dtype and some of their values, files by name and size. It takes
@@ -138,7 +138,7 @@ def _hashed(contents: str) -> str:
 
 
 def _contents(dataset: Any) -> str | None:
-    """What lies open in a dataset, None if nothing does."""
+    """Hash the accessible contents of a dataset; None if there are none."""
     if isinstance(dataset, TensorDataset):
         return _shown(list(dataset.tensors))
     if isinstance(dataset, torch.Tensor | np.ndarray):
@@ -241,7 +241,7 @@ def _sized(name: str, count: int, paths: list[Any]) -> str | None:
 
 
 def _told(dataset: Any) -> str | None:
-    """What a dataset says of itself."""
+    """Return the fingerprint that a dataset declares."""
     own = getattr(dataset, "fingerprint", None)
     if callable(own):
         found = own()

@@ -112,7 +112,7 @@ class Pass(Iterator[Any]):
         self._results = None
 
     def is_last(self) -> bool:
-        """Whether nothing follows the batch handed over last.
+        """Return True if nothing follows the batch handed over last.
 
         That may take a look at what follows, which is kept and not counted as delivered. An
         error there is raised by the call that would deliver it.

@@ -70,7 +70,7 @@ class PlannedSource(Source):
 
     @property
     def plan(self) -> Plan:
-        """How the ranks share the epoch that the state speaks of: batches, tail, end."""
+        """The plan by which ranks share the current epoch: batches, tail, end."""
         return Plan(
             length=self._sampler.order.length,
             batch_size=self.batch_size or 1,
@@ -91,7 +91,7 @@ class PlannedSource(Source):
 
     @property
     def comes_in_order(self) -> bool:
-        """Whether batches are delivered in order.
+        """True if batches are delivered in order.
 
         Of several ranks they are: one rank's state holds for all, and cannot say what the others
         have delivered ahead.

@@ -28,7 +28,7 @@ Result: TypeAlias = tuple[Progress, Any]  # a batch, and where the run stands on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What remains of an epoch: its tasks, who fetches them, and what their delivery leads to."""
+    """The rest of an epoch: its tasks, their fetcher, and the progress after each delivery."""
 
     tasks: Iterator[Task]
     fetch: Fetches
@@ -38,7 +38,7 @@ class Reading:
 
 
 class Resumption(NamedTuple):
-    """Where a run goes on: a progress that fits the source, and the seed to take over."""
+    """The place where a run goes on, fitted to the source, and the seed to take over."""
 
     progress: Progress
     seed: int
@@ -46,7 +46,7 @@ class Resumption(NamedTuple):
 
 
 class Source(ABC):
-    """What the passes of a loader consist of, over one dataset."""
+    """The source of a loader's passes over one dataset."""
 
     world_may_change = False  # whether a state goes on with another number of ranks
     has_lanes = False
@@ -80,7 +80,7 @@ class Source(ABC):
 
     @property
     def plan(self) -> Plan | None:
-        """How ranks share an epoch, its tail included; None if the order is not dataporter's."""
+        """The plan by which ranks share an epoch; None if the order is not dataporter's."""
         return None
 
     @property
@@ -113,7 +113,7 @@ class Source(ABC):
 
     @property
     def comes_in_order(self) -> bool:
-        """Whether batches are delivered in order, not as they come."""
+        """True if batches are delivered in order, not as they come."""
         return True
 
     def join_process_group(self) -> None:
@@ -169,7 +169,7 @@ class Source(ABC):
 
     @property
     def what_a_place_lacks(self) -> str | None:
-        """What a position alone does not say of this source; None if it says all."""
+        """The state that a position alone lacks here; None if a position says all."""
         return None
 
     def admit(

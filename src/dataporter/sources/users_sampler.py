@@ -50,7 +50,7 @@ _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.Ra
 
 
 class Drawer:
-    """Who draws from a sampler: a pass, with what it needs to go on after another one has."""
+    """A pass that draws from a sampler, and the state it left when another one drew."""
 
     __slots__ = ("left",)
 
@@ -72,17 +72,17 @@ class UsersSampler:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether it is put back by its state."""
+        """True if the sampler is put back by its state."""
         return self._stateful is not None
 
     @property
     def draws_nothing(self) -> bool:
-        """Whether iterating it runs nobody's code."""
+        """True if iterating the sampler runs no user code."""
         return type(self.outermost) in _CONTAINERS
 
     @property
     def draws_at_start_only(self) -> bool:
-        """Whether the global generators are used, if at all, for the first index only."""
+        """True if the global generators are used, if at all, for the first index only."""
         return all(type(part) in _DRAW_AT_START for part in self._chain)
 
     def order_id(self) -> str:
@@ -108,7 +108,7 @@ class UsersSampler:
         return {"state": copy.deepcopy(self._stateful.state_dict()), "ended": ended}
 
     def capture_start(self) -> tuple[dict[str, Any] | None, str | None]:
-        """What has to be put back to draw an epoch again: states of parts, and generators."""
+        """Capture everything an epoch is drawn from: states of parts, and generators."""
         if self._stateful is not None:
             return self.capture(), None
         states = {
@@ -143,7 +143,7 @@ class UsersSampler:
         return self._drawer
 
     def left_by(self, drawer: Drawer) -> tuple[dict[str, Any] | None, str | None]:
-        """What a pass that has ended leaves, from which the next one starts."""
+        """Return the state that an ended pass leaves, from which the next one starts."""
         self.draw_for(drawer)
         self._drawer, self._between.left = self._between, None
         return self.capture_start()
@@ -210,7 +210,7 @@ def _chain(sampler: Any) -> Iterator[Any]:
 
 
 def has_state(thing: object) -> bool:
-    """Whether something can say where it stands, and be put back there."""
+    """Return True if an object has `state_dict` and `load_state_dict`."""
     return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
@@ -229,7 +229,7 @@ def is_put_back_by_state(sampler: Any) -> bool:
 
 
 def is_torchs_batch_sampler(sampler: object) -> bool:
-    """Whether a sampler makes batches exactly as torch's BatchSampler does."""
+    """Return True if a sampler makes batches exactly as torch's BatchSampler does."""
     return (
         isinstance(sampler, BatchSampler)
         and type(sampler).__iter__ is BatchSampler.__iter__

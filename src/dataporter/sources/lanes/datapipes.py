@@ -26,7 +26,7 @@ else:
 
 
 def is_datapipe(dataset: Any) -> bool:
-    """Whether a dataset is an iterable DataPipe."""
+    """Return True if a dataset is an iterable DataPipe."""
     return isinstance(dataset, _KINDS)
 
 
@@ -48,7 +48,7 @@ def with_shuffling(dataset: Any, shuffle: bool | None) -> Any:
 
 
 def is_shared_out(dataset: Any) -> bool:
-    """Whether a pipe takes a share of its data, as `sharding_filter` does."""
+    """Return True if a pipe takes a share of its data, as `sharding_filter` does."""
     if not is_datapipe(dataset):
         return False
     pipes = graph_settings.get_all_graph_pipes(graph.traverse_dps(unwrapped(dataset)))
@@ -56,7 +56,7 @@ def is_shared_out(dataset: Any) -> bool:
 
 
 def take_share(dataset: Any, count: int, number: int) -> None:
-    """Have a pipe read share `number` of `count`."""
+    """Make a pipe read share `number` of `count`."""
     if is_datapipe(dataset):
         graph_settings.apply_sharding(dataset, count, number)
 

@@ -29,7 +29,7 @@ from dataporter.sources.lanes.lane import Lane, LaneContext, is_stateful, keep_e
 
 
 class LaneBatch(NamedTuple):
-    """What comes back: a batch of `size` samples, and the lane's states after it."""
+    """A fetched batch of `size` samples, and the lane's states after it."""
 
     batch: Any
     size: int
@@ -83,7 +83,7 @@ class LaneFetcher:
         self._is_told = not self._inline or lanes.count > 1
 
     def reads(self, lanes: Lanes) -> bool:
-        """Whether it is made for these lanes."""
+        """Return True if this fetcher was made for these lanes."""
         return (self._count, self._own) == (lanes.count, frozenset(lanes.each))
 
     def for_lanes(self, lanes: Lanes) -> LaneFetcher:
@@ -216,10 +216,10 @@ class LaneFetcher:
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Whether a dataset is iterated, not read by index."""
+    """Return True if a dataset is iterated, not read by index."""
     return isinstance(dataset, IterableDataset)
 
 
 def has_lanes(dataset: Any) -> bool:
-    """Whether a dataset is read in lanes: an iterable, or one that has a state."""
+    """Return True if a dataset is read in lanes: an iterable, or one that has a state."""
     return is_iterable(dataset) or is_stateful(dataset)

@@ -1,4 +1,4 @@
-"""What is known of an iterable before it is read: its name, its epoch, perhaps its length."""
+"""An iterable before it is read: its name, its epoch, perhaps its length."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Iterable:
 
     @property
     def tail(self) -> Tail:
-        """What becomes of a last, short batch."""
+        """The fate of a last, short batch."""
         return "drop" if self._drop_last else "uneven"
 
     @property

@@ -31,7 +31,7 @@ from dataporter.sources.users_sampler import has_state
 
 @dataclass(slots=True)
 class LaneContext:
-    """What a lane has from pass to pass."""
+    """The part of a lane that lasts from pass to pass."""
 
     name: str
     dataset: Any
@@ -226,12 +226,12 @@ class Lane:
 
 
 def is_stateful(thing: Any) -> bool:
-    """Whether something can say where it stands and be put back exactly there."""
+    """Return True if an object has a state that puts it back exactly."""
     return has_state(thing) and not _forgets(thing)
 
 
 def _forgets(dataset: Any) -> bool:
-    """Whether a Hugging Face stream has a shuffle buffer, whose samples its state leaves out."""
+    """Return True for a Hugging Face stream with a shuffle buffer, which its state leaves out."""
     parts = [getattr(dataset, "_ex_iterable", None)]
     while parts:
         part = parts.pop()
@@ -243,7 +243,7 @@ def _forgets(dataset: Any) -> bool:
 
 
 def _stays_loaded(dataset: Any) -> bool:
-    """Whether this is a Hugging Face stream.
+    """Return True for a Hugging Face stream.
 
     A state that was loaded into one holds for all its passes over the state's epoch, until
     another is loaded. Its state is that of the last row it yielded: before the first one it

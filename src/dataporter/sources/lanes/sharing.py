@@ -1,4 +1,4 @@
-"""Who reads which lanes: the share of a rank, and whether a state's lanes can be read here."""
+"""Sharing lanes: the lanes of a rank, and the checks of a state's lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sources of iterables and of datasets with a state have in common: lanes.
+"""Lanes, the common part of the sources of iterables and of datasets with a state.
 
 A lane is one logical copy of the dataset. Its state is kept beside the run's position, so a
 resume may use any number of workers; ranks may share the lanes of an iterable.
@@ -24,7 +24,7 @@ from dataporter.sources.source import Reading, Source
 
 
 class LaneSource(Source):
-    """What all passes in lanes have in common: the lanes, where they begin and where they stand.
+    """The common part of sources in lanes: where lanes begin and where they stand.
 
     `carries` if a lane's dataset goes on from epoch to epoch, as it does unless workers are
     started anew for each.
@@ -76,7 +76,7 @@ class LaneSource(Source):
         self._bring_along()
 
     def _bring_along(self) -> None:
-        """Have lanes begin from their known states: they, or who reads them, are elsewhere."""
+        """Let lanes begin from their known states: they, or their readers, are elsewhere."""
         self._put_back = set(self._lanes.each)
 
     def _begin_lanes(
