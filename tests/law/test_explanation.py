@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sources.lanes.streamed import Shards, StatefulShards
+from streamed import Shards, StatefulShards
 from support import Ids, Stateful, Stateless, flat, one_pass
 
 from dataporter import ResumableDataLoader, ResumableDistributedSampler, ResumableSampler
