@@ -530,7 +530,7 @@ def test_pytorch_lightning(folder):  # noqa: C901  the snippet's own branches
             self._dataloader_state = checkpoint.get("dataloader_state", None)
 
     class Trained(YourLightningModule):
-        """What the snippet leaves out: a model, and the restoring that it announces."""
+        """The parts that the snippet omits: a model, and the restoring that it announces."""
 
         def __init__(self):
             super().__init__()
