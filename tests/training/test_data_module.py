@@ -3,8 +3,6 @@
 import itertools
 import json
 import re
-import subprocess
-import sys
 import warnings
 
 import datasets
@@ -13,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching import outputs_of_two_ranks
 from PIL import Image
 from small_tokenizer import LINES, small_tokenizer
 from support import Augmented, Ids, flat, one_pass, plain
 from torch.utils.data import Dataset, IterableDataset, default_collate
-from watching import environment
 
 from dataporter import (
     CollationError,
@@ -603,19 +601,8 @@ dist.destroy_process_group()
 
 
 def test_ranks_split_alike_share_both_sides_and_one_process_continues(tmp_path):
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, f"file://{tmp_path / 'store'}", str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        for rank in range(2)
-    ]
-    told = [process.communicate(timeout=90) for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], told
-    (first, held, state), (second, held_too, same_state) = (json.loads(out) for out, _ in told)
+    outputs = outputs_of_two_ranks(RANK, tmp_path)
+    (first, held, state), (second, held_too, same_state) = map(json.loads, outputs)
     assert state == same_state
     module = UniversalDataModule(Ids(80), batch_size=4, seed=state["seed"])
     assert sorted(held + held_too) == list(module.val_data.indices)
