@@ -30,7 +30,7 @@ SAVE_EVERY = 4  # batches
 
 
 class Noisy(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
-    """Numbered samples, augmented by noise that is drawn when they are read."""
+    """Numbered samples with random noise."""
 
     def __init__(self, samples: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -45,13 +45,13 @@ class Noisy(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
 
 
 def newest(output: Path) -> Path | None:
-    """The checkpoint that was saved last."""
+    """Return the newest checkpoint."""
     folders = {tuple(map(int, path.name.split("-")[1:])): path for path in output.glob("batch-*-*")}
     return folders[max(folders)] if folders else None
 
 
 def save(accelerator: Accelerator, output: Path, at: str) -> None:
-    """Save a checkpoint, under its name only once it is whole."""
+    """Save a checkpoint under a temporary name, and rename it when it is complete."""
     accelerator.save_state(str(output / "part"))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
@@ -88,7 +88,7 @@ def train(output: Path, kill_at: int | None = None) -> Accelerator:
                 optimizer.zero_grad()
             with log.open("a") as lines:
                 lines.write(json.dumps({"ids": ids.tolist(), "loss": loss.item()}) + "\n")
-            # Gradients are not saved: save only where none are left to be applied.
+            # Gradients are not saved, so save only when all of them have been applied.
             if accelerator.sync_gradients and loader.batches_processed % SAVE_EVERY == 0:
                 save(accelerator, output, f"{epoch}-{loader.batches_processed}")
     return accelerator

@@ -34,7 +34,7 @@ SAMPLES = 499
 
 
 def train(folder: Path, save_every: int, kill_after: int | None) -> None:
-    """Train to the end of the epoch; every step goes to this rank's log."""
+    """Train to the end of the epoch, and write every step to this rank's log."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
@@ -49,7 +49,7 @@ def train(folder: Path, save_every: int, kill_after: int | None) -> None:
         load({"model": weights, "optimizer": moments, "loader": part}, checkpoint_id=newest)
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 
-    # While a checkpoint is written, its ranks talk; the training must not hear that.
+    # A group for the writers, so that their messages do not mix with those of the training.
     writers = dist.new_group(backend="gloo")
 
     def save() -> Any:
@@ -82,13 +82,13 @@ def train(folder: Path, save_every: int, kill_after: int | None) -> None:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The last one that is complete: its metadata is written when everything else is."""
+    """Return the last complete checkpoint. Its metadata is written last."""
     complete = [path.parent for path in folder.glob("epoch*/.metadata")]
     return max(complete, key=lambda path: path.name, default=None)
 
 
 def is_to_die() -> bool:
-    """Whether this is the last rank, in its first life."""
+    """Return True on the last rank in its first run."""
     is_last = dist.get_rank() == dist.get_world_size() - 1
     return is_last and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 

@@ -1,4 +1,4 @@
-"""Lose a machine in mid-epoch and go on without it: every sample comes exactly once.
+"""Lose a machine in mid-epoch and continue without it: every sample comes exactly once.
 
 Two launchers stand for two machines here; run this, as one line, in one terminal, and at once
 in another, there with `--lose-after 13` at its end:
@@ -58,7 +58,7 @@ def train(
     features = torch.randn(SAMPLES, 8)
     dataset = TensorDataset(torch.arange(SAMPLES), features, features.sum(1, keepdim=True))
     # Each rank of the process group gets its share. The default tail repeats a few samples
-    # where the last step has too few for all ranks; "uneven" repeats none, so the ids add up.
+    # if the last step has too few for all ranks. "uneven" repeats none, so the ids add up.
     loader = ResumableDataLoader(dataset, batch_size=16, shuffle=True, seed=3, tail=tail)
     if checkpoint.exists():
         saved = torch.load(checkpoint)
@@ -67,7 +67,7 @@ def train(
         loader.load_state_dict(saved["loader"])
     if dist.get_rank() == 0:
         undo(seen, loader.epoch, loader.samples_processed)
-    dist.barrier()  # the lost steps are out of the way
+    dist.barrier()  # until the lost steps are moved away
 
     def save() -> None:
         state = {
@@ -78,7 +78,7 @@ def train(
         torch.save(state, checkpoint.with_suffix(".part"))
         checkpoint.with_suffix(".part").replace(checkpoint)
 
-    # With "uneven" a rank may have a batch fewer than another: join() lets it end first.
+    # With "uneven" a rank may have one batch fewer than another. join() lets it end first.
     log = seen / f"rank{dist.get_rank()}.jsonl"
     with log.open("a") as lines, model.join():
         for step, (ids, inputs, targets) in enumerate(loader, start=1):
@@ -96,7 +96,7 @@ def train(
             if step == stop_after:
                 break
 
-    dist.barrier()  # every rank has written its steps
+    dist.barrier()  # until every rank has written its steps
     if dist.get_rank() == 0:
         save()
         print(f"World size {dist.get_world_size()}: up to position {loader.samples_processed}.")
@@ -104,13 +104,13 @@ def train(
 
 
 def lose_this_machine() -> None:
-    """Kill the launcher and this rank, as when the power goes."""
+    """Kill the launcher and this rank, as in a power failure."""
     os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def undo(seen: Path, epoch: int, position: int) -> None:
-    """Move the steps that a checkpoint does not have to a file of their own."""
+    """Move the steps that a checkpoint does not contain to a separate file."""
 
     def is_kept(step: dict[str, Any]) -> bool:
         return (step["epoch"], step["position"]) <= (epoch, position)
@@ -124,13 +124,13 @@ def undo(seen: Path, epoch: int, position: int) -> None:
 def write(
     log: Path, mode: str, steps: list[dict[str, Any]], which: Callable[[dict[str, Any]], bool]
 ) -> None:
-    """Write some of these steps, one a line."""
+    """Write some of these steps, one per line."""
     with log.open(mode) as lines:
         lines.writelines(json.dumps(step) + "\n" for step in steps if which(step))
 
 
 def count(seen: Path, epoch: int) -> str:
-    """Say how many samples of an epoch all ranks of all runs have seen."""
+    """Print how many samples of an epoch all ranks of all runs have seen."""
     times: Counter[int] = Counter()
     for log in seen.glob("rank*.jsonl"):
         for line in log.read_text().splitlines():

@@ -33,7 +33,7 @@ EPOCHS = 3
 
 
 class Regression(LightningModule):
-    """A small model that notes what it was trained on."""
+    """A small model with a log of the samples."""
 
     def __init__(self, seen: Path, pause_after: int | None) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Regression(LightningModule):
 
 
 def train(folder: Path, pause_after: int | None) -> None:
-    """Train to the end, from wherever an earlier run in this folder came to."""
+    """Train to the end, from the newest checkpoint in this folder if there is one."""
     features = torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(0))
     dataset = TensorDataset(torch.arange(SAMPLES), features, features.sum(1, keepdim=True))
     loader = ResumableDataLoader(dataset, batch_size=16, shuffle=True)
@@ -76,7 +76,7 @@ def train(folder: Path, pause_after: int | None) -> None:
 
 
 def count(seen: Path, epoch: int) -> str:
-    """Say how many samples of an epoch all runs have seen."""
+    """Print how many samples of an epoch all runs have seen."""
     times: Counter[int] = Counter()
     for line in seen.read_text().splitlines():
         step = json.loads(line)

@@ -32,13 +32,13 @@ SAMPLES = 499
 
 
 def work(config: dict[str, Any]) -> None:
-    """What each worker does: train to the end of the epoch, and report checkpoints."""
+    """Train to the end of the epoch in one worker, and report checkpoints."""
     torch.manual_seed(0)
     model = prepare_model(nn.Linear(8, 1))
     optimizer = torch.optim.Adam(model.parameters())
     features = torch.randn(SAMPLES, 8)
     dataset = TensorDataset(torch.arange(SAMPLES), features, features.sum(1, keepdim=True))
-    # It shares the data by itself: no prepare_data_loader, which would replace it by torch's.
+    # The loader shares the data itself. prepare_data_loader would replace it by torch's.
     loader = ResumableDataLoader(dataset, batch_size=8, shuffle=True, seed=3)
     if checkpoint := train.get_checkpoint():
         with checkpoint.as_directory() as folder:

@@ -27,7 +27,7 @@ from dataporter.trainers.transformers import ResumableTrainer
 
 
 class Noisy(Dataset[dict[str, torch.Tensor]]):
-    """Numbered samples, augmented by noise that is drawn when they are read."""
+    """Numbered samples with random noise."""
 
     def __init__(self, samples: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -42,7 +42,7 @@ class Noisy(Dataset[dict[str, torch.Tensor]]):
 
 
 class Model(nn.Module):
-    """Two layers and a dropout; says what it was trained on."""
+    """Two layers and a dropout, with a log of the samples."""
 
     def __init__(self, seen: Path, kill_at: int | None) -> None:
         super().__init__()

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from watching import environment
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 # With the store of the launcher's own rendezvous, ranks that are started again may be given the
@@ -58,3 +60,21 @@ def finished(process: subprocess.Popen) -> str:
     out, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     return out
+
+
+def outputs_of_two_ranks(code: str, folder: Path) -> list[str]:
+    """Run code on two ranks, with a store and its rank as arguments, and return their outputs."""
+    store = f"file://{folder / 'store'}"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, store, str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        for rank in range(2)
+    ]
+    written = [process.communicate(timeout=90) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], written
+    return [out for out, _ in written]

@@ -1,4 +1,4 @@
-"""What the documentation shows runs, what it names exists, and the site needs no network."""
+"""The documentation's code runs, the names in it exist, and the site needs no network."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def blocks(page: Path) -> list[Block]:
 
 
 def section(page: str, heading: str) -> str:
-    """What is between a heading of the third level and the next of any level."""
+    """Return the text from a third-level heading to the next heading of any level."""
     _, _, rest = (DOCS / page).read_text().partition(f"\n### {heading}\n")
     return re.split(r"^#", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-# What is shown runs
+# Code blocks run
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
@@ -106,11 +106,11 @@ def test_the_guides_of_frameworks_are_run_elsewhere():
             assert any(name in text for text in tests), name
 
 
-# What is named exists
+# Names exist
 
 
 def lines_of_shells() -> list[str]:
-    """What the pages tell a reader to type, without comments."""
+    """Return the shell commands on all pages, without comments."""
     lines = [
         line.partition("#")[0].strip()
         for page in PAGES
@@ -162,17 +162,19 @@ def test_the_targets_files_and_extras_that_are_named_exist():
             assert (ROOT / path).exists(), (page, path)
 
 
-def test_every_option_of_the_loader_is_told_with_its_default():
+def test_every_option_of_the_loader_is_documented_with_its_default():
     rows = re.findall(r"^\| (`.*?) \| ?(.*?) \| ", (DOCS / "options.md").read_text(), re.MULTILINE)
-    told = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    documented = {
+        name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)
+    }
     parameters = dict(inspect.signature(ResumableDataLoader).parameters)
     del parameters["unknown"]
     # What None stands for.
     resolved = {"tail": "pad", "engine": "processes"}
     for name, parameter in parameters.items():
-        assert name in told, name
-        if told[name].startswith("`"):
-            shown = ast.literal_eval(told[name].strip("`"))
+        assert name in documented, name
+        if documented[name].startswith("`"):
+            shown = ast.literal_eval(documented[name].strip("`"))
             assert shown == resolved.get(name, parameter.default), name
 
 
@@ -181,12 +183,12 @@ def test_every_error_has_its_remedy():
         is_ours = inspect.isclass(kind) and issubclass(kind, DataPorterError | DataPorterWarning)
         if not is_ours:
             continue
-        told = section("errors.md", name)
-        assert told.strip(), name
+        text = section("errors.md", name)
+        assert text.strip(), name
         if kind not in (DataPorterError, DataPorterWarning):
-            assert "emedy" in told or "| remedy |" in told, name
+            assert "emedy" in text or "| remedy |" in text, name
         builtin = {base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"}
-        stated = set(re.findall(r"\*Also an? `(\w+)`", told))
+        stated = set(re.findall(r"\*Also an? `(\w+)`", text))
         assert stated == builtin - {"Exception"}, name
         assert name in (DOCS / "errors.md").read_text().partition("### ")[0], name
 

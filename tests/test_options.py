@@ -115,27 +115,9 @@ def test_an_epoch_that_is_none_is_refused_and_nothing_changes(epoch):
     assert loader.state_dict() == before
 
 
-def test_the_signature_is_torchs_with_the_documented_defaults():
-    parameters = list(inspect.signature(ResumableDataLoader).parameters.values())
-    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert {p.name: p.default for p in positional if p.default is not p.empty} == {
-        "batch_size": 1,
-        "shuffle": False,
-        "sampler": None,
-        "batch_sampler": None,
-        "num_workers": 0,
-        "collate_fn": None,
-        "pin_memory": False,
-        "drop_last": False,
-        "timeout": 0,
-        "worker_init_fn": None,
-        "multiprocessing_context": None,
-        "generator": None,
-        "prefetch_factor": 2,
-        "persistent_workers": False,
-    }
-    torchs = set(inspect.signature(DataLoader).parameters)
-    assert torchs <= {p.name for p in parameters}
+def test_every_argument_of_torchs_loader_is_accepted():
+    names = set(inspect.signature(ResumableDataLoader).parameters)
+    assert set(inspect.signature(DataLoader).parameters) <= names
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import dataporter
+from dataporter import errors
 
 SOURCE = Path(dataporter.__file__).parent
 ROOT = SOURCE.parents[1]
@@ -14,52 +17,42 @@ ROOT = SOURCE.parents[1]
 
 def test_the_public_surface_is_this():
     assert sorted(dataporter.__all__) == [
-        "CheckpointDamagedError",
-        "CheckpointDamagedWarning",
-        "CheckpointError",
-        "CheckpointNotFoundError",
-        "CheckpointWriteError",
-        "CollationError",
-        "ConversionError",
         "DataPorterError",
         "DataPorterWarning",
-        "DrawnAheadWarning",
-        "FactoryError",
-        "FastForwardWarning",
-        "LaneError",
-        "LengthWarning",
-        "MissingCallbackWarning",
-        "MissingExtraError",
-        "NoSampleError",
-        "NotExactError",
-        "OptionError",
-        "OptionTypeError",
-        "PageLockWarning",
+        "PatchedDataLoader",
         "ResumableDataLoader",
         "ResumableDistributedSampler",
         "ResumableSampler",
-        "SharedGeneratorError",
-        "StaleIteratorError",
         "StateError",
-        "StateFormatError",
-        "StateMismatchError",
-        "StateMismatchWarning",
-        "StateMissingError",
-        "StateVersionError",
-        "TopologyError",
-        "UncheckedStateWarning",
-        "UnmatchedKeyWarning",
-        "UnsupportedSystemError",
-        "WorkerDiedError",
+        "StatefulDataLoader",
         "WorkerError",
-        "WorkerRestartWarning",
-        "WorkerStartError",
-        "WorkerTimeoutError",
         "__version__",
         "create_resumable_dataloader",
         "sample_rng",
     ]
     assert all(hasattr(dataporter, name) for name in dataporter.__all__)
+    assert set(dataporter.__all__) <= set(dir(dataporter))
+
+
+def test_every_error_is_in_errors_and_can_still_be_imported_from_the_package():
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert {"StateMismatchError", "WorkerRestartWarning", "CheckpointDamagedError"} <= classes
+    for name in classes:
+        assert getattr(dataporter, name) is getattr(errors, name)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'dataporter' has no attribute 'nonsense'"):
+        _ = dataporter.nonsense
+    with pytest.raises(ImportError, match="cannot import name 'add_note'"):
+        from dataporter import add_note  # noqa: F401
+
+
+def test_submodules_are_attributes_of_the_package():
+    code = (
+        "import dataporter; dataporter.samplers.ResumableSampler(3); dataporter.training.TaskSpec"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_surface_of_each_room_with_one_is_this():

@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands there, and resumes."""
+"""The README's code runs unchanged, and resumes."""
 
 import re
 from contextlib import suppress
@@ -17,7 +17,7 @@ def the_ten_lines() -> str:
 
 
 class DiedError(Exception):
-    """Stands for a machine that is gone."""
+    """An error that represents the death of the machine."""
 
 
 def test_the_ten_lines_resume_where_the_last_checkpoint_was(tmp_path, monkeypatch):

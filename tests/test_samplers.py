@@ -429,7 +429,7 @@ def test_a_state_of_other_data_or_another_order_is_refused(saved_with, loaded_wi
 
 @pytest.mark.parametrize("state", [{}, {"epoch": 0}, None, [1, 2], "state"], ids=repr)
 def test_what_is_no_state_is_refused(state):
-    with pytest.raises(StateFormatError, match="lacks"):
+    with pytest.raises(StateFormatError, match="is missing"):
         make().load_state_dict(state)
 
 
@@ -462,8 +462,8 @@ def test_a_damaged_state_is_refused_and_changes_nothing(damage):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"num_samples": 5}, "needs weights"),
-        ({"weights": np.ones(10), "shuffle": True}, "exclude each other"),
+        ({"num_samples": 5}, "requires weights="),
+        ({"weights": np.ones(10), "shuffle": True}, "conflicts with weights"),
         ({"weights": np.ones(9)}, "found 9 for 10"),
         ({"weights": np.zeros(10)}, "all be zero"),
         ({"weights": -np.ones(10)}, "not negative"),

@@ -1,4 +1,4 @@
-"""Tell rising chirps from falling ones: a training script as anybody may have one.
+"""Classify rising and falling chirps: an ordinary training script.
 
     python train.py --steps 40
 
@@ -22,7 +22,7 @@ CHECKPOINT = Path("checkpoint.pt")
 
 
 class Chirps(Dataset[dict[str, torch.Tensor]]):
-    """Sounds whose pitch rises or falls, cut out at random and made noisy."""
+    """Sounds whose pitch rises or falls, cropped at random, with noise."""
 
     def __init__(self, clips: int = 1000, length: int = 512) -> None:
         self.clips = clips
@@ -46,7 +46,7 @@ class Chirps(Dataset[dict[str, torch.Tensor]]):
 
 
 def make_loader() -> ResumableDataLoader[dict[str, torch.Tensor]]:
-    """Make the loader that the training reads from."""
+    """Make the training loader."""
     return ResumableDataLoader(Chirps(), batch_size=25, shuffle=True, num_workers=2, seed=4)
 
 
@@ -65,7 +65,7 @@ def make_model() -> nn.Module:
 
 
 def train(steps: int) -> None:
-    """Train for some steps, in as many epochs as that takes."""
+    """Train for some steps, over as many epochs as needed."""
     loader, model = make_loader(), make_model()
     model(torch.zeros(1, 512))  # the lazy layer learns its size
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)

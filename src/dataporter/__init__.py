@@ -1,101 +1,73 @@
-"""A drop-in torch DataLoader that resumes at the exact sample, by a seek.
+"""A drop-in torch DataLoader that restarts at exactly the next sample.
 
 from dataporter import ResumableDataLoader
 
 loader = ResumableDataLoader(dataset, batch_size=32, shuffle=True)
 state = loader.state_dict()       # anywhere in the loop
 loader.load_state_dict(state)     # in a new process, on any number of ranks
+
+The names in `__all__` are imported when they are first used, so that `import dataporter` and
+worker processes pay only for the modules that they need. All errors are in `dataporter.errors`.
 """
 
-from dataporter.errors import (
-    CheckpointDamagedError,
-    CheckpointDamagedWarning,
-    CheckpointError,
-    CheckpointNotFoundError,
-    CheckpointWriteError,
-    CollationError,
-    ConversionError,
-    DataPorterError,
-    DataPorterWarning,
-    DrawnAheadWarning,
-    FactoryError,
-    FastForwardWarning,
-    LaneError,
-    LengthWarning,
-    MissingCallbackWarning,
-    MissingExtraError,
-    NoSampleError,
-    NotExactError,
-    OptionError,
-    OptionTypeError,
-    PageLockWarning,
-    SharedGeneratorError,
-    StaleIteratorError,
-    StateError,
-    StateFormatError,
-    StateMismatchError,
-    StateMismatchWarning,
-    StateMissingError,
-    StateVersionError,
-    TopologyError,
-    UncheckedStateWarning,
-    UnmatchedKeyWarning,
-    UnsupportedSystemError,
-    WorkerDiedError,
-    WorkerError,
-    WorkerRestartWarning,
-    WorkerStartError,
-    WorkerTimeoutError,
-)
-from dataporter.fetch.randomness import sample_rng
-from dataporter.resumable_dataloader import ResumableDataLoader, create_resumable_dataloader
-from dataporter.samplers import ResumableDistributedSampler, ResumableSampler
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from dataporter import errors
+from dataporter.errors import DataPorterError, DataPorterWarning, StateError, WorkerError
+
+if TYPE_CHECKING:
+    from dataporter.errors import *  # noqa: F403  as `__getattr__` finds them
+    from dataporter.fetch.randomness import sample_rng
+    from dataporter.patched_dataloader import PatchedDataLoader
+    from dataporter.resumable_dataloader import ResumableDataLoader, create_resumable_dataloader
+    from dataporter.samplers import ResumableDistributedSampler, ResumableSampler
+    from dataporter.stateful_dataloader import StatefulDataLoader
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CheckpointDamagedError",
-    "CheckpointDamagedWarning",
-    "CheckpointError",
-    "CheckpointNotFoundError",
-    "CheckpointWriteError",
-    "CollationError",
-    "ConversionError",
     "DataPorterError",
     "DataPorterWarning",
-    "DrawnAheadWarning",
-    "FactoryError",
-    "FastForwardWarning",
-    "LaneError",
-    "LengthWarning",
-    "MissingCallbackWarning",
-    "MissingExtraError",
-    "NoSampleError",
-    "NotExactError",
-    "OptionError",
-    "OptionTypeError",
-    "PageLockWarning",
+    "PatchedDataLoader",
     "ResumableDataLoader",
     "ResumableDistributedSampler",
     "ResumableSampler",
-    "SharedGeneratorError",
-    "StaleIteratorError",
     "StateError",
-    "StateFormatError",
-    "StateMismatchError",
-    "StateMismatchWarning",
-    "StateMissingError",
-    "StateVersionError",
-    "TopologyError",
-    "UncheckedStateWarning",
-    "UnmatchedKeyWarning",
-    "UnsupportedSystemError",
-    "WorkerDiedError",
+    "StatefulDataLoader",
     "WorkerError",
-    "WorkerRestartWarning",
-    "WorkerStartError",
-    "WorkerTimeoutError",
     "__version__",
     "create_resumable_dataloader",
     "sample_rng",
 ]
+
+_MODULES = {
+    "PatchedDataLoader": "dataporter.patched_dataloader",
+    "ResumableDataLoader": "dataporter.resumable_dataloader",
+    "ResumableDistributedSampler": "dataporter.samplers",
+    "ResumableSampler": "dataporter.samplers",
+    "StatefulDataLoader": "dataporter.stateful_dataloader",
+    "create_resumable_dataloader": "dataporter.resumable_dataloader",
+    "sample_rng": "dataporter.fetch.randomness",
+}
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of this package
+
+    def __getattr__(name: str) -> object:
+        """Find a public name, an error or a submodule when it is first used."""
+        if name in _MODULES:
+            value = getattr(import_module(_MODULES[name]), name)
+        elif isinstance(vars(errors).get(name), type):  # exported here up to version 0.1
+            value = getattr(errors, name)
+        elif not name.startswith("_") and find_spec(f"dataporter.{name}") is not None:
+            value = import_module(f"dataporter.{name}")
+        else:
+            msg = f"module 'dataporter' has no attribute {name!r}"
+            raise AttributeError(msg)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""What an argument may be, and which name was meant: one wording for every room."""
+"""Checks of arguments and names, with one wording for the whole package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataporter.errors import OptionError, OptionTypeError
 
 
 def check_int(name: str, value: object, *, least: int, optional: bool = False) -> None:
-    """Raise unless this is an int of at least `least`, or None where that is allowed.
+    """Raise unless `value` is an int of at least `least`, or None if `optional`.
 
     >>> check_int("batch_size", 0, least=1)
     Traceback (most recent call last):
@@ -30,7 +30,7 @@ def check_int(name: str, value: object, *, least: int, optional: bool = False) -
 def check_number(
     name: str, value: object, *, above: float | None = None, below: float = math.inf
 ) -> None:
-    """Raise unless this is a finite number of at least 0, or above a limit, and below another."""
+    """Raise unless `value` is finite, at least 0 (or above `above`) and below `below`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"{name} must be a number, found {type(value).__name__} {value!r}."
         raise OptionTypeError(msg)
@@ -43,7 +43,7 @@ def check_number(
 
 
 def check_flag(name: str, value: object, *, optional: bool = False) -> None:
-    """Raise unless this is True or False, or None where that is allowed."""
+    """Raise unless `value` is True or False, or None if `optional`."""
     if not isinstance(value, bool) and not (optional and value is None):
         expected = "True, False or None" if optional else "True or False"
         msg = f"{name} must be {expected}, found {type(value).__name__} {value!r}."
@@ -51,7 +51,7 @@ def check_flag(name: str, value: object, *, optional: bool = False) -> None:
 
 
 def check_names(owner: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise for the first of these names that `owner` does not have.
+    """Raise for the first name that is not among the known names of `owner`.
 
     >>> check_names("TrainingConfig", ["learning_rat"], ["batch_size", "learning_rate"])
     Traceback (most recent call last):
@@ -66,7 +66,7 @@ def check_names(owner: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def did_you_mean(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
-    """Ask for the most similar candidates, in a sentence with a space before it, if any is.
+    """Return a sentence that suggests similar candidates, with a leading space, or "".
 
     >>> did_you_mean("lable", ["label", "image"])
     " Did you mean 'label'?"

@@ -6,43 +6,43 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── OptionError           (ValueError)    an argument has a value that cannot work
     ├── OptionTypeError       (TypeError)     an argument has the wrong type or is unknown
     ├── ConversionError       (ValueError)    a batch does not fit its new dtypes
-    ├── MissingExtraError     (ImportError)   what is to be integrated is not installed
-    ├── FactoryError          (ValueError)    a loader that is to be verified cannot be made
-    ├── NotExactError         (AssertionError) a loader that was verified does not resume exactly
-    ├── TopologyError         (RuntimeError)  rank and world size are needed and not known
-    ├── UnsupportedSystemError (RuntimeError) the operating system lacks what this needs
+    ├── MissingExtraError     (ImportError)   a required package is missing or too old
+    ├── FactoryError          (ValueError)    the function that makes a loader does not work
+    ├── NotExactError         (AssertionError) a verified loader does not resume exactly
+    ├── TopologyError         (RuntimeError)  rank and world size are required and unknown
+    ├── UnsupportedSystemError (RuntimeError) the operating system lacks a required feature
     ├── StateError            (ValueError)
-    │   ├── StateFormatError                  this is not a state, or a damaged one
+    │   ├── StateFormatError                  the value is not a state, or is damaged
     │   ├── StateVersionError                 the state comes from a newer dataporter
     │   ├── StateMismatchError                the state belongs to other data or another order
-    │   └── StateMissingError                 (KeyError too) a checkpoint has no state of a loader
-    ├── CollationError        (ValueError)    rows that cannot be put into one batch
+    │   └── StateMissingError                 (KeyError too) a checkpoint has no loader state
+    ├── CollationError        (ValueError)    rows that do not fit into one batch
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
-    ├── LaneError             (RuntimeError)  a lane of a dataset cannot be put back or kept
+    ├── LaneError             (RuntimeError)  a lane's state cannot be saved, copied or restored
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
     ├── SharedGeneratorError  (RuntimeError)  a dataset draws from global generators in threads
     ├── WorkerError           (RuntimeError)  an error in a worker that cannot be rebuilt here
-    │   ├── WorkerStartError                  a worker cannot start, and has said why
-    │   ├── WorkerDiedError                   workers die again and again, without progress
+    │   ├── WorkerStartError                  a worker cannot start, and the message says why
+    │   ├── WorkerDiedError                   workers died repeatedly without progress
     │   └── WorkerTimeoutError                a batch took longer than `timeout`
     └── CheckpointError       (RuntimeError)  a checkpoint cannot be saved or loaded
-        ├── CheckpointDamagedError            a file is not as it was written
-        ├── CheckpointNotFoundError           (FileNotFoundError too) there is none
+        ├── CheckpointDamagedError            a file's contents differ from what was written
+        ├── CheckpointNotFoundError           (FileNotFoundError too) no checkpoint is there
         └── CheckpointWriteError              (OSError too) a full disk, a read-only folder
 
     DataPorterWarning         (UserWarning)
-    ├── DrawnAheadWarning                     a sampler's state counts what was only drawn
+    ├── DrawnAheadWarning                     a sampler's state counts undelivered samples
     ├── FastForwardWarning                    a resume has to read data again
-    ├── LengthWarning                         an iterable is longer than it says
+    ├── LengthWarning                         an iterable is longer than its __len__
     ├── MissingCallbackWarning                Lightning resumes a loader without our callback
-    ├── PageLockWarning                       batches cannot be page-locked where they lie
-    ├── StateMismatchWarning                  a mismatch that was let pass, as by `strict=False`
-    ├── UncheckedStateWarning                 a state says too little to be checked
+    ├── PageLockWarning                       the system refused to page-lock memory
+    ├── StateMismatchWarning                  a mismatch that was accepted, as by `strict=False`
+    ├── UncheckedStateWarning                 a state has too little information to be checked
     ├── UnmatchedKeyWarning                   a converter's key that looks misspelled
     ├── WorkerRestartWarning                  a worker died and was replaced
-    └── CheckpointDamagedWarning              damaged checkpoints were passed over
+    └── CheckpointDamagedWarning              damaged checkpoints were skipped
 
-A message says what is wrong, what was found, what was expected and what to do.
+A message says what is wrong, the value found, the value expected and what to do.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class OptionTypeError(DataPorterError, TypeError):
 
 
 class ConversionError(DataPorterError, ValueError):
-    """A value does not fit the dtype it is to have, or a batch does not fit its converter."""
+    """A value does not fit its new dtype, or a batch does not fit its converter."""
 
 
 class MissingExtraError(DataPorterError, ImportError):
-    """What an integration is for is not installed, or in a version that is too old."""
+    """A package that an integration or a command needs is missing or too old."""
 
 
 class FactoryError(DataPorterError, ValueError):
-    """What makes a loader cannot be found or called, or makes none that can be verified."""
+    """A loader factory cannot be found or called, or returns no loader that can be verified."""
 
 
 class NotExactError(DataPorterError, AssertionError):
@@ -77,19 +77,19 @@ class NotExactError(DataPorterError, AssertionError):
 
 
 class TopologyError(DataPorterError, RuntimeError):
-    """Rank and world size are needed, and nothing says what they are."""
+    """Rank and world size are required and unknown."""
 
 
 class UnsupportedSystemError(DataPorterError, RuntimeError):
-    """The operating system lacks something that this cannot do without."""
+    """The operating system lacks a feature that this call requires."""
 
 
 class StateError(DataPorterError, ValueError):
-    """A state cannot be loaded. The loader is as it was before the attempt."""
+    """A state cannot be loaded. The loader is unchanged."""
 
 
 class StateFormatError(StateError):
-    """What was given is not a state of this package, or a damaged one."""
+    """The given value is not a state of this package, or is damaged."""
 
 
 class StateVersionError(StateError):
@@ -101,13 +101,13 @@ class StateMismatchError(StateError):
 
 
 class StateMissingError(StateError, KeyError):
-    """A checkpoint holds no state of the loader that is to continue."""
+    """A checkpoint holds no state for this loader."""
 
     __str__ = Exception.__str__  # a KeyError shows its message in quotes
 
 
 class CollationError(DataPorterError, ValueError):
-    """The rows of a batch do not fit each other, or not the collator."""
+    """The rows of a batch do not fit together, or do not fit the collator."""
 
 
 class StaleIteratorError(DataPorterError, RuntimeError):
@@ -115,7 +115,7 @@ class StaleIteratorError(DataPorterError, RuntimeError):
 
 
 class LaneError(DataPorterError, RuntimeError):
-    """A lane of an iterable or stateful dataset cannot be put back, copied, or its state kept."""
+    """The state of a lane cannot be saved, copied or restored."""
 
 
 class NoSampleError(DataPorterError, RuntimeError):
@@ -123,23 +123,23 @@ class NoSampleError(DataPorterError, RuntimeError):
 
 
 class SharedGeneratorError(DataPorterError, RuntimeError):
-    """In threads, a dataset draws from generators that all threads share."""
+    """A dataset that runs in threads draws from generators that all threads share."""
 
 
 class WorkerError(DataPorterError, RuntimeError):
-    """An error in a worker process, told in words where it cannot be rebuilt here."""
+    """An error in a worker process, as text where the original cannot be rebuilt here."""
 
 
 class WorkerStartError(WorkerError):
-    """A worker process cannot start, for a reason that others would meet as well."""
+    """A worker process cannot start, for a reason that would stop every other worker too."""
 
 
 class WorkerDiedError(WorkerError):
-    """Worker processes died of the same batch, or with none delivered in between, too often."""
+    """Worker processes died too often on one batch, or with no batch delivered in between."""
 
 
 class WorkerTimeoutError(WorkerError):
-    """A batch was not there in time. The next call of `next` waits on for it."""
+    """A batch took longer than `timeout`. Call `next` again to keep waiting for it."""
 
 
 class CheckpointError(DataPorterError, RuntimeError):
@@ -147,20 +147,20 @@ class CheckpointError(DataPorterError, RuntimeError):
 
 
 class CheckpointDamagedError(CheckpointError):
-    """A checkpoint's file is not as it was written, or never was one."""
+    """A checkpoint file is damaged, or is not a checkpoint."""
 
 
 # OSError comes first in these two, since it is its constructor that keeps the errno.
 class CheckpointNotFoundError(FileNotFoundError, CheckpointError):
-    """There is no such checkpoint, or none at all."""
+    """The named checkpoint does not exist, or the folder holds none."""
 
 
 class CheckpointWriteError(OSError, CheckpointError):
-    """The system did not let a checkpoint be written; those that were there are unharmed."""
+    """The system could not write a checkpoint. Existing checkpoints are unchanged."""
 
 
 def add_note(error: Exception, note: str) -> None:
-    """Add a note to an error, once, for Python versions that show such."""
+    """Add a note to an error once. Python 3.11 and later show it."""
     notes = getattr(error, "__notes__", [])
     if note not in notes:
         error.__notes__ = [*notes, note]  # type: ignore[attr-defined,unused-ignore]  # since 3.11
@@ -175,31 +175,31 @@ class DrawnAheadWarning(DataPorterWarning):
 
 
 class FastForwardWarning(DataPorterWarning):
-    """No state of a dataset was saved: what was delivered is read again and dropped."""
+    """No dataset state was saved, so delivered samples are read again and dropped."""
 
 
 class LengthWarning(DataPorterWarning):
-    """An iterable delivers more samples than its `__len__` said when `len(loader)` was asked."""
+    """An iterable delivers more samples than its `__len__` promised."""
 
 
 class MissingCallbackWarning(DataPorterWarning):
-    """Lightning resumes a loader, and its trainer has no `ResumeCallback`."""
+    """Lightning resumes a loader without `ResumeCallback`."""
 
 
 class PageLockWarning(DataPorterWarning):
-    """The system refused to page-lock memory: batches are copied into such memory instead."""
+    """The system refused to page-lock shared memory, so batches are copied before a transfer."""
 
 
 class StateMismatchWarning(DataPorterWarning):
-    """A mismatch that `load_state_dict(..., strict=False)` let pass, or a position past the end."""
+    """A mismatch that `load_state_dict(..., strict=False)` accepted, or a position past the end."""
 
 
 class UncheckedStateWarning(DataPorterWarning):
-    """A state says only where a run stood: whether it was this one could not be checked."""
+    """A state holds only a position, so its data could not be compared with this dataset."""
 
 
 class UnmatchedKeyWarning(DataPorterWarning):
-    """A key of a converter names nothing in a batch that has something of a similar name."""
+    """A converter's key matches nothing in the batch, but resembles a key of the batch."""
 
 
 class WorkerRestartWarning(DataPorterWarning):
@@ -207,4 +207,4 @@ class WorkerRestartWarning(DataPorterWarning):
 
 
 class CheckpointDamagedWarning(DataPorterWarning):
-    """Damaged checkpoints were passed over for an older one that is sound."""
+    """Damaged checkpoints were skipped, and an older intact one was loaded."""

@@ -1,10 +1,10 @@
 """The warning that Lightning resumes a loader without `ResumeCallback`.
 
-Lightning counts batches and epochs by itself, and a loader cannot see its counters: where both
-are put to the end of an epoch, Lightning may take the whole epoch that follows for done. The
-callback puts both right. Who does without it need not import anything of ours that knows
-Lightning, so the loader looks who iterates it: at the frames of Lightning's loops, in its
-first pass and in those that begin at a loaded position, and only where Lightning is imported.
+Lightning counts batches and epochs by itself, and a loader cannot see those counters. When both
+resume at the end of an epoch, Lightning may take the whole next epoch for done. The callback
+corrects both. A program without the callback may import none of our Lightning modules. So the
+loader itself looks for Lightning's loops among the calling frames: in its first pass, in passes
+that begin at a loaded position, and only if Lightning is imported.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _warned: weakref.WeakSet[Any] = weakref.WeakSet()  # trainers
 
 
 def warn_if_lightning_resumes_alone(*, loaded: bool) -> None:
-    """Warn if the pass that begins is a resumed training's whose trainer lacks the callback.
+    """Warn if a trainer without the callback starts a pass of a resumed training.
 
-    It is resumed if a state was `loaded` into the loader, or a checkpoint into the trainer.
+    Training is resumed if a state was `loaded` into the loader, or a checkpoint into the trainer.
     """
     if not any(package in sys.modules for package in _PACKAGES):
         return
@@ -47,13 +47,13 @@ def warn_if_lightning_resumes_alone(*, loaded: bool) -> None:
     msg = (
         "Lightning resumes this loader without dataporter's ResumeCallback, and may lose or repeat "
         "an epoch. Add the callback: from dataporter.trainers.lightning import ResumeCallback; "
-        "Trainer(callbacks=[ResumeCallback()]); and give the checkpoint to fit(ckpt_path=...)."
+        "Trainer(callbacks=[ResumeCallback()]); and pass the checkpoint to fit(ckpt_path=...)."
     )
     warnings.warn(msg, MissingCallbackWarning, stacklevel=3)
 
 
 def _training_trainer() -> Any:
-    """The trainer whose training begins a pass here; None for any other pass."""
+    """Return the trainer whose training starts this pass, or None for any other pass."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  it is documented, if not public
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

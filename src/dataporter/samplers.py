@@ -1,10 +1,10 @@
-"""torch faces of `order/`: samplers that know where they are and can be put there.
+"""Torch samplers over the orders of `law`, with a state that can be saved and loaded.
 
-`ResumableSampler` and `ResumableDistributedSampler` work on a plain torch `DataLoader`
-too. A sampler knows how far the current epoch was *drawn*, and a torch loader with workers
-draws ahead of what it delivers. So say how many batches you got:
-`state_dict(batches=..., batch_size=...)`, which is right with and without workers. Without
-that, a state taken under such a loader warns. `ResumableDataLoader` keeps the count itself.
+`ResumableSampler` and `ResumableDistributedSampler` also work in a plain torch `DataLoader`.
+A sampler counts the indices that were *drawn*. A torch loader with workers draws ahead of
+what it delivers, so pass the number of batches you received:
+`state_dict(batches=..., batch_size=...)` is correct with and without workers. Without these
+arguments a state taken under such a loader warns. `ResumableDataLoader` counts by itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dataporter.law.state import Progress, past_the_end, within
 
 @dataclass(slots=True, kw_only=True)
 class _Pass:
-    """One pass over a sampler: where it starts and how much was drawn from there."""
+    """One pass over a sampler: its start position and the number of indices drawn since."""
 
     epoch: int = 0
     start: int = 0
@@ -57,11 +57,11 @@ class _Pass:
 
 
 class ResumableSampler(Sampler[int]):
-    """Indices of a dataset, in sequence, shuffled or weighted, from any position.
+    """A sampler of dataset indices: sequential, shuffled or weighted, from any position.
 
     `data` is a dataset or its length. Without a seed, one is drawn from torch's global
-    generator. Every pass is the next epoch, unless `set_epoch` or `load_state_dict` says
-    otherwise.
+    generator. Every pass is the next epoch, unless `set_epoch` or `load_state_dict` has set
+    another one.
 
     >>> sampler = ResumableSampler(6, shuffle=True, seed=1)
     >>> drawing = iter(sampler)
@@ -72,7 +72,7 @@ class ResumableSampler(Sampler[int]):
     >>> sorted(start + list(resumed))
     [0, 1, 2, 3, 4, 5]
 
-    On torch's own loader, say how many batches of this pass were used:
+    With torch's own loader, pass the number of batches received in this pass:
 
     >>> loader = torch.utils.data.DataLoader(range(6), batch_size=2, sampler=sampler)
     >>> for step, batch in enumerate(loader, start=1):
@@ -107,17 +107,17 @@ class ResumableSampler(Sampler[int]):
 
     @property
     def is_positioned(self) -> bool:
-        """Whether a position was loaded that no pass has begun at yet."""
+        """True if a position was loaded and no pass has started from it yet."""
         return self._pass.loaded and not self._pass.begun
 
     @property
     def topology(self) -> Topology:
-        """Whose share this is, among how many."""
+        """Rank and world size of this sampler's share."""
         return self._topology
 
     @property
     def order(self) -> Order:
-        """Position -> index, over all ranks."""
+        """The mapping from position to dataset index, over all ranks."""
         return self._order
 
     @property
@@ -129,23 +129,23 @@ class ResumableSampler(Sampler[int]):
         self._order = self._order.with_seed(checked_seed(seed))
 
     def resize(self, length: int) -> None:
-        """Draw from data that has `length` samples by now; not for weighted orders."""
+        """Change the number of samples to draw from. Weighted orders cannot be resized."""
         if length != self._order.length:
             self._order = replace(self._order, length=_checked_length(length))  # type: ignore[type-var]  # a dataclass
 
     @property
     def epoch(self) -> int:
-        """The epoch of the current pass, or of the next one where none has begun."""
+        """The epoch of the current pass, or of the first pass if none has started."""
         return self._pass.epoch
 
     def share_with(self, topology: Topology, seed: int) -> None:
-        """Become one rank's share; with `seed`, where every rank has drawn another one."""
+        """Become one rank's share. Use `seed` unless the user has set one."""
         self._topology = topology
         if not self.seed_is_given:
             self.seed = seed
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`; a position loaded for that epoch is kept."""
+        """Make the next pass use `epoch`. A position loaded for that epoch is kept."""
         epoch = checked_epoch(epoch)
         self.times_set += 1
         if epoch != self._pass.epoch or self._pass.begun:
@@ -165,7 +165,7 @@ class ResumableSampler(Sampler[int]):
                 yield index
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_drawn_by": None}  # nobody draws from a copy yet
+        return {**self.__dict__, "_drawn_by": None}  # no loader draws from a copy yet
 
     def __len__(self) -> int:
         return self._plan().num_samples()
@@ -180,11 +180,11 @@ class ResumableSampler(Sampler[int]):
         batches: int | None = None,
         batch_size: int | None = None,
     ) -> dict[str, Any]:
-        """Say where this pass stands, for any number of ranks.
+        """Return the position of this pass. It can be loaded on any number of ranks.
 
-        `batches` is how many batches of `batch_size` this rank has used of this pass, since
-        `iter(loader)`; or `consumed`, how many samples. A torch loader with workers has drawn
-        more than it delivered, so one of them is needed there.
+        `batches` is the number of batches of `batch_size` that this rank has received since
+        `iter(loader)`. Alternatively `consumed` is the number of samples. One of them is
+        required under a torch loader with workers, which draws more than it delivers.
         """
         if (batches is None) != (batch_size is None) or (
             consumed is not None and batches is not None
@@ -203,8 +203,8 @@ class ResumableSampler(Sampler[int]):
         if consumed is not None and not 0 <= consumed <= drawn:
             found = f"consumed={consumed}" if batches is None else f"{batches} of {batch_size}"
             msg = (
-                f"only {drawn} samples were drawn in this pass, found {found}. Count what was used "
-                "since iter(loader), also after a resume."
+                f"only {drawn} samples were drawn in this pass, found {found}. Count the batches "
+                "or samples since iter(loader), also after a resume."
             )
             raise OptionError(msg)
         if consumed is None:
@@ -223,12 +223,13 @@ class ResumableSampler(Sampler[int]):
             return
         drawn = self._pass.drawn
         if self._drawn_by() is None and drawn == self._plan().num_samples(self._pass.start):
-            return  # all were drawn, and the loader's pass is over
+            return  # all samples were drawn, and the loader's pass is over
         msg = (
-            f"the state counts all {drawn} samples that were drawn in this pass, but torch's "
-            "DataLoader draws ahead for its workers: a resume would leave out those that were "
-            "not delivered yet. Say how many batches of this pass you got by "
-            "state_dict(batches=..., batch_size=...), or use ResumableDataLoader, which counts."
+            f"the state counts all {drawn} samples drawn in this pass, but torch's DataLoader "
+            "draws ahead for its workers. A resume would skip the samples that were not "
+            "delivered yet. Pass the number of batches you received: "
+            "state_dict(batches=..., batch_size=...). Or use ResumableDataLoader, which counts "
+            "them itself."
         )
         warnings.warn(msg, DrawnAheadWarning, stacklevel=3)
 
@@ -237,13 +238,13 @@ class ResumableSampler(Sampler[int]):
         wanted = ("epoch", "samples_processed", "seed", "order", "length")
         missing = [name for name in wanted if not isinstance(state, Mapping) or name not in state]
         if missing:
-            msg = f"this is not a sampler's state: it lacks {', '.join(missing)}."
+            msg = f"this is not a sampler's state: it is missing {', '.join(missing)}."
             raise StateFormatError(msg)
         for name, present in (("length", self._order.length), ("order", self._order.id)):
             if state[name] != present:
                 msg = (
                     f"{name} changed: the state was saved with {state[name]!r}, this sampler has "
-                    f"{present!r}. Build the sampler over the same data with the same options."
+                    f"{present!r}. Build the sampler with the same data and options."
                 )
                 raise StateMismatchError(msg)
         position, length = state["samples_processed"], self._order.length
@@ -258,7 +259,7 @@ class ResumableSampler(Sampler[int]):
         if self.seed_is_given and seed != self.seed:
             msg = (
                 f"seed changed: the state was saved with seed={seed}, this sampler has "
-                f"seed={self.seed}. Build it with seed={seed}, or without a seed."
+                f"seed={self.seed}. Build the sampler with seed={seed}, or without a seed."
             )
             raise StateMismatchError(msg)
         at = Progress(epoch=epoch, samples_processed=position)
@@ -269,13 +270,13 @@ class ResumableSampler(Sampler[int]):
         self._pass = _Pass(epoch=moved.epoch, start=moved.samples_processed, loaded=True)
 
 
-# Of DistributedSampler only the name, its attributes are properties here: trainers put one of
-# their own around any other sampler.
+# Inherits from DistributedSampler only to be recognised: trainers wrap every other sampler in
+# one of their own.
 class ResumableDistributedSampler(ResumableSampler, DistributedSampler[int]):  # type: ignore[override]
-    """One rank's share of a `ResumableSampler`, equal on every rank but for the share.
+    """One rank's share of a `ResumableSampler`.
 
-    Rank and number of ranks are those of the process group unless given. The state is the
-    same on all ranks, and loads on any number of them.
+    Rank and number of ranks come from the process group unless they are given. The state is
+    the same on all ranks and can be loaded on any number of ranks.
 
     >>> ranks = [ResumableDistributedSampler(6, num_replicas=2, rank=r, seed=1) for r in (0, 1)]
     >>> [list(sampler) for sampler in ranks]
@@ -306,8 +307,8 @@ class ResumableDistributedSampler(ResumableSampler, DistributedSampler[int]):  #
         group = group_topology()
         if group is None and (rank is None or num_replicas is None):
             msg = (
-                "no process group is up: call torch.distributed.init_process_group() before "
-                "building a ResumableDistributedSampler, or pass rank= and num_replicas=."
+                "no process group is initialized. Call torch.distributed.init_process_group() "
+                "before building a ResumableDistributedSampler, or pass rank= and num_replicas=."
             )
             raise TopologyError(msg)
         group = group or Topology()
@@ -328,9 +329,9 @@ class ResumableDistributedSampler(ResumableSampler, DistributedSampler[int]):  #
 
 
 class JoiningSampler(ResumableSampler, DistributedSampler[int]):  # type: ignore[override]
-    """A `ResumableSampler` that is one rank's share as soon as a process group is up.
+    """A `ResumableSampler` that becomes one rank's share when a process group is initialized.
 
-    For a loader that was built before the group, as trainers let one do.
+    It serves loaders that are built before the group, as trainers allow.
     """
 
     @property
@@ -354,14 +355,20 @@ def _make_order(
     seed = drawn_seed() if seed is None else checked_seed(seed, optional=True)
     if weights is None:
         if num_samples is not None:
-            msg = f"num_samples={num_samples} needs weights: without them an epoch is the data."
+            msg = (
+                f"num_samples={num_samples} requires weights=. Without weights an epoch is the "
+                "whole dataset."
+            )
             raise OptionError(msg)
         return ShuffledOrder(length, seed) if shuffle else SequentialOrder(length, seed)
     if num_samples is not None and not (type(num_samples) is int and num_samples >= 0):
         msg = f"num_samples must be an int of at least 0, found {num_samples!r}."
         raise OptionError(msg)
     if shuffle:
-        msg = "weights and shuffle=True exclude each other: a weighted order is random already."
+        msg = (
+            "shuffle=True conflicts with weights, which already give a random order. Remove one "
+            "of them."
+        )
         raise OptionError(msg)
     order = WeightedOrder(
         weights,
@@ -370,7 +377,7 @@ def _make_order(
         seed=seed,
     )
     if len(order.weights) != length:
-        msg = f"weights must be one for each sample: found {len(order.weights)} for {length}."
+        msg = f"weights must have one entry per sample: found {len(order.weights)} for {length}."
         raise OptionError(msg)
     return order
 
@@ -382,16 +389,16 @@ def _checked_length(length: int) -> int:
     return length
 
 
-_CALLERS = 12  # between a sampler and the loader that draws from it, other samplers included
+_MAX_CALLERS = 12  # frames between a sampler and its loader, other samplers included
 
 
 def _torchs_iterator() -> weakref.ref[Any] | None:
-    """The pass of a torch loader with workers that has asked for indices, None for others."""
-    frame = sys._getframe(1)  # noqa: SLF001  who has called __iter__ is told nowhere else
-    for _ in range(_CALLERS):
-        asking = frame.f_locals.get("self")
-        if type(asking).__name__ == "_MultiProcessingDataLoaderIter":
-            return weakref.ref(asking)
+    """Return the torch multi-worker iterator that draws from this sampler, or None."""
+    frame = sys._getframe(1)  # noqa: SLF001  nothing else says who called __iter__
+    for _ in range(_MAX_CALLERS):
+        caller = frame.f_locals.get("self")
+        if type(caller).__name__ == "_MultiProcessingDataLoaderIter":
+            return weakref.ref(caller)
         if frame.f_back is None:
             break
         frame = frame.f_back
@@ -399,7 +406,7 @@ def _torchs_iterator() -> weakref.ref[Any] | None:
 
 
 def is_own(sampler: object) -> TypeGuard[ResumableSampler]:
-    """Whether a sampler draws its order as `ResumableSampler` does, so that it can be planned."""
+    """Return True if a sampler draws from its `order`, so that a plan can replace it."""
     return (
         isinstance(sampler, ResumableSampler)
         and type(sampler).__iter__ is ResumableSampler.__iter__
@@ -407,7 +414,7 @@ def is_own(sampler: object) -> TypeGuard[ResumableSampler]:
 
 
 def group_topology() -> Topology | None:
-    """This process's place in torch's process group, None where none is up."""
+    """Return this process's rank in torch's process group, or None without a group."""
     if not (dist.is_available() and dist.is_initialized()):
         return None
     return Topology(rank=dist.get_rank(), world_size=dist.get_world_size())
@@ -419,7 +426,7 @@ def drawn_seed(generator: torch.Generator | None = None) -> int:
 
 
 def checked_seed(seed: object, name: str = "seed", *, optional: bool = False) -> int:
-    """Return a valid seed, or raise; `optional` says that None would be one too."""
+    """Return a valid seed or raise. With `optional`, the message allows None too."""
     if isinstance(seed, bool) or not isinstance(seed, int):
         expected = "an int or None" if optional else "an int"
         msg = f"{name} must be {expected}, found {type(seed).__name__} {seed!r}."

@@ -45,7 +45,7 @@ def _tidy():
 
 
 def bytes_in_slots(converter):
-    """What the slots of all batches of a pass have, and what the batches themselves have."""
+    """Return the bytes in the slots of all batches of a pass, and the bytes of the batches."""
     loader = loader_of(converter, num_workers=1, persistent_workers=True)  # its arena stays open
     batches = list(loader)
     held = arena_bytes()

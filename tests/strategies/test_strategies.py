@@ -77,7 +77,7 @@ def test_explicit_values_need_no_process_group(name):
 @pytest.mark.parametrize("values", [{"rank": 1}, {"world_size": 4}], ids=repr)
 @pytest.mark.parametrize("name", [None, "distributed"])
 def test_one_explicit_value_without_the_other_is_refused(name, values):
-    with pytest.raises(OptionError, match="Give both, or neither"):
+    with pytest.raises(OptionError, match="Pass both or neither"):
         resolve_strategy(name, **values)
 
 

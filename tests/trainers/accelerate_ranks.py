@@ -1,4 +1,4 @@
-"""What each process of `accelerate launch` does for test_accelerate_ranks.py.
+"""The program of each process of `accelerate launch`, for test_accelerate_ranks.py.
 
     accelerate_ranks.py killed FOLDER    the example, killed in mid-epoch
     accelerate_ranks.py resumed FOLDER   resumed, and once more without an interruption; then
@@ -69,7 +69,7 @@ def lanes_resume(folder: Path) -> list[list[int]]:
 
 
 def uneven() -> list[int]:
-    """What a process sees of seven samples in batches of two if nothing is repeated."""
+    """Return a process's share of seven samples in batches of two, with none repeated."""
     accelerator = Accelerator(cpu=True, dataloader_config=UNEVEN)
     loader = ResumableDataLoader(range(7), 2, tail="uneven")
     return [number for batch in accelerator.prepare(loader) for number in batch.tolist()]

@@ -1,4 +1,4 @@
-"""What pyproject.toml says of the versions that an extra needs."""
+"""The lower version bounds of extras in pyproject.toml."""
 
 import re
 from pathlib import Path

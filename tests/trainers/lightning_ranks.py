@@ -80,7 +80,7 @@ def read_lanes(folder):
 
 
 def pause(folder):
-    """Have one rank get a signal, and go on from there."""
+    """Send a signal to one rank, and continue from the pause."""
     callback, module = PauseCallback(folder), Signalled()
     try:
         fit(folder, [callback], module=module)

@@ -152,7 +152,7 @@ def test_a_checkpoint_without_a_loaders_state_is_refused_or_begins_the_epoch_ane
     accelerator, loader = prepared()
     model = accelerator.prepare(nn.Linear(1, 1))
     before = model.weight.detach().clone()
-    with pytest.raises(StateMissingError, match=f"no {FILE}.*restart_epoch=True"):
+    with pytest.raises(StateMissingError, match=f"{FILE} is missing.*restart_epoch=True"):
         accelerator.load_state(str(tmp_path))
     assert torch.equal(model.weight, before)
     accelerator.load_state(str(tmp_path), restart_epoch=True)
@@ -227,7 +227,7 @@ def test_several_loaders_are_kept_and_their_number_is_checked(tmp_path):
 
     accelerator.free_memory()
     prepared(None, accelerator)
-    with pytest.raises(StateMismatchError, match="states of 2 loaders, 1 are prepared"):
+    with pytest.raises(StateMismatchError, match="states of 2 loaders, but 1 are prepared"):
         accelerator.load_state(str(tmp_path))
 
 
@@ -254,5 +254,5 @@ def test_skipping_what_a_loader_has_skipped_by_itself_is_refused():
     accelerator, loader = prepared()
     for skip in (accelerator.skip_first_batches, accelerate.skip_first_batches):
         for each in (loader, prepared(Stream(4), accelerator)[1]):
-            with pytest.raises(OptionError, match="Leave the call out"):
+            with pytest.raises(OptionError, match="Remove the call"):
                 skip(each, 2)

@@ -74,5 +74,5 @@ def test_two_processes_killed_in_mid_epoch_resume_to_the_same_samples_and_losses
     assert [one["uneven"] for one in found] == [[0, 2, 4, 6], [1, 3, 5]]
     for one in found:
         assert one["padded"].startswith("OptionError: even_batches=False")
-        assert one["alone"].startswith("TopologyError: the loader is for one process")
+        assert one["alone"].startswith("TopologyError: the loader does not share its data")
         assert one["missing"].startswith("StateMissingError")

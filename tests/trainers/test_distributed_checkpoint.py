@@ -193,7 +193,7 @@ def test_an_asynchronous_save_has_the_state_of_the_call(tmp_path):
 def test_a_checkpoint_without_a_loader_is_an_error_or_a_beginning(tmp_path):
     dcp.save({"model": nn.Linear(2, 1).state_dict(), "step": 3}, checkpoint_id=tmp_path)
     loader = a_loader("map")
-    with pytest.raises(StateMissingError, match=r"key 'loader', it holds model, step.*'begin'"):
+    with pytest.raises(StateMissingError, match=r"key 'loader'\. It holds model, step.*'begin'"):
         load_loader(loader, tmp_path)
     with pytest.raises(KeyError):
         load_loader(loader, storage_reader=dcp.FileSystemReader(tmp_path), key="model")
@@ -206,7 +206,7 @@ def test_a_checkpoint_without_a_loader_is_an_error_or_a_beginning(tmp_path):
     ):
         dcp.load({"loader": WholeState(loader)}, checkpoint_id=tmp_path)
     nowhere = tmp_path / "nowhere"
-    with pytest.raises(StateMissingError, match=f"in {nowhere}, it holds nothing"):
+    with pytest.raises(StateMissingError, match=f"in {nowhere}. It holds nothing"):
         load_loader(loader, nowhere)
     assert not load_loader(loader, nowhere, missing="begin")
     with pytest.raises(OptionError, match="'raise' or 'begin', found 'ignore'"):
@@ -219,7 +219,7 @@ def test_a_state_in_a_part_of_the_checkpoint_is_named_and_found(tmp_path):
     saved, loader = a_loader("map"), a_loader("map")
     next(iter(saved))
     dcp.save({"app": {"data": WholeState(saved).state_dict()}}, checkpoint_id=tmp_path)
-    with pytest.raises(StateMissingError, match=r"key 'loader', it holds app\.data\."):
+    with pytest.raises(StateMissingError, match=r"key 'loader'\. It holds app\.data\."):
         load_loader(loader, tmp_path)
     assert load_loader(loader, tmp_path, key="app.data")
     assert loader.state_dict() == saved.state_dict()

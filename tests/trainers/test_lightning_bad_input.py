@@ -1,4 +1,4 @@
-"""What cannot be resumed in Lightning is an error that says so, or the epoch begins anew."""
+"""Checkpoints that Lightning cannot resume are an error, or restart the epoch."""
 
 import importlib.metadata
 import os
@@ -64,7 +64,7 @@ def of_two_loaders(folder):
 
 
 CASES = [
-    (without_state, StateMissingError, "has no state of the 1 training loaders"),
+    (without_state, StateMissingError, "has no state for the 1 training loaders"),
     (of_other_data, StateMismatchError, "saved over 20 samples, this dataset has 22 samples"),
     (of_two_loaders, StateMismatchError, "states of 2 training loaders, this run has 1"),
 ]
@@ -85,7 +85,7 @@ def test_the_epoch_begins_anew_where_that_is_wanted(make, at, tmp_path):
     path = make(tmp_path)[at]
     epoch = (at + 1) // (7 if make is of_other_data else BATCHES)
     loader, expected = make_loader(seed=3), make_loader(seed=3)
-    with pytest.warns(StateMismatchWarning, match=f"epoch {epoch} begins anew, since the"):
+    with pytest.warns(StateMismatchWarning, match=f"epoch {epoch} restarts, since the"):
         steps = resume(tmp_path, loader, path, on_mismatch="restart_epoch")
     epochs = [[ids.tolist() for ids, _ in expected] for _ in range(2)]
     assert [step["ids"] for step in steps] == flat(epochs[epoch:])
@@ -93,7 +93,7 @@ def test_the_epoch_begins_anew_where_that_is_wanted(make, at, tmp_path):
 
 def test_a_stream_begins_anew_too(tmp_path):
     path = without_state(tmp_path)[3]
-    with pytest.warns(StateMismatchWarning, match="epoch 0 begins anew"):
+    with pytest.warns(StateMismatchWarning, match="epoch 0 restarts"):
         steps = resume(tmp_path, make_loader(Stream()), path, on_mismatch="restart_epoch")
     assert [index for step in steps for index in step["ids"]] == [*range(SAMPLES)] * 2
 

@@ -32,7 +32,7 @@ def fit(folder, callbacks, path=None, seed=1, make=make_loader):
 
 
 def run_ranks(folder):
-    """What two ranks answered, and what one rank made of the run that they went on with."""
+    """Return the answers of two ranks, and of one rank that continues their run."""
     saver = SaveAt(folder / "one", ["on_train_batch_end"])
     alone = fit(folder, [saver])
     _, made, path = saver.saved[2]

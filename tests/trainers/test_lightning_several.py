@@ -255,7 +255,7 @@ def test_where_one_loader_is_refused_the_epoch_begins_anew_for_all(tmp_path):
     module = Module()
     loaders = combine("max_size_cycle", a=points(SHORT + 1), b=stream())
     trainer = make_trainer(tmp_path, [ResumeCallback(on_mismatch="restart_epoch")], max_epochs=1)
-    with pytest.warns(StateMismatchWarning, match="epoch 0 begins anew"):
+    with pytest.warns(StateMismatchWarning, match="epoch 0 restarts"):
         trainer.fit(module, loaders, ckpt_path=saver.saved[2][2])
     seen = [step["ids"] for step in module.steps]
     assert list(chain(*(ids["b"] for ids in seen))) == list(range(LONG))

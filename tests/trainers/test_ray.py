@@ -59,7 +59,7 @@ def save_and_go_on(found: dict[str, Any], folder: Path) -> None:
 
     found["topology"] = topology()
     loader = ResumableDataLoader(Ids(30), 4, shuffle=True, **topology())
-    with pytest.raises(StateMissingError, match=r"'loader' in .*, it holds model\.pt.*'begin'"):
+    with pytest.raises(StateMissingError, match=r"'loader' in .*\. It holds model\.pt.*'begin'"):
         load_loader(loader, folder)
     with pytest.raises(OptionError, match="'raise' or 'begin', found 'skip'"):
         load_loader(loader, folder, missing="skip")
@@ -91,9 +91,9 @@ def save_and_go_on(found: dict[str, Any], folder: Path) -> None:
 def test_only_a_worker_has_a_place_and_it_goes_on_from_a_checkpoint(tmp_path):
     from dataporter.trainers.ray import save_loader, topology
 
-    with pytest.raises(TopologyError, match="no worker of Ray Train"):
+    with pytest.raises(TopologyError, match="not a Ray Train worker"):
         topology()  # not yet
-    with pytest.raises(TopologyError, match="no worker of Ray Train"):
+    with pytest.raises(TopologyError, match="not a Ray Train worker"):
         save_loader(ResumableDataLoader(Ids(30), 4), tmp_path)
     torch.save({}, tmp_path / "model.pt")
     found = in_a_worker(save_and_go_on, tmp_path)

@@ -37,9 +37,13 @@ factory = DataLoaderFactory()
         (
             {"num_workers": 0, "persistent_workers": True},
             OptionError,
-            "persistent_workers=True needs workers, found num_workers=0",
+            "persistent_workers=True conflicts with num_workers=0",
         ),
-        ({"batch_size": None, "drop_last": True}, OptionError, "drop_last=True needs batches"),
+        (
+            {"batch_size": None, "drop_last": True},
+            OptionError,
+            "drop_last=True conflicts with batch_size=None",
+        ),
         ({"device": "gpu"}, OptionError, "device must be one that torch has, .* found 'gpu'"),
         ({"device": 0}, OptionTypeError, "device must be a name such as 'cuda'"),
         ({"batchsize": 3}, OptionTypeError, "has no 'batchsize'. Did you mean 'batch_size'"),

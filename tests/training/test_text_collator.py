@@ -178,7 +178,7 @@ def test_a_tokenizer_may_answer_with_tensors_that_it_has_padded():
 
 @pytest.mark.parametrize("answer", [{}, {"input_ids": [[1]]}, {"ids": [[1], [2]]}])
 def test_a_tokenizer_that_answers_otherwise_is_an_error(answer):
-    with pytest.raises(CollationError, match="was given 2 texts, expected as many 'input_ids'"):
+    with pytest.raises(CollationError, match="must return 2 'input_ids', one for each text"):
         TextCollator(lambda texts: answer)(["a", "b"])
 
 
@@ -208,7 +208,7 @@ def test_a_collator_is_picklable_with_its_tokenizer_and_generator(mlm):
 def test_a_tokenizer_without_a_padding_token_will_do_until_there_is_padding():
     collator = TextCollator(small_tokenizer("pad_token"))
     assert collator(rows_of([[1, 2], [3, 4]]))["input_ids"].tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(OptionError, match=r"no padding token\. Pass pad_token_id="):
+    with pytest.raises(OptionError, match=r"no padding token, .* Pass pad_token_id="):
         collator(rows_of([[1, 2], [3]]))
     filled = TextCollator(small_tokenizer("pad_token"), pad_token_id=9)
     assert filled(rows_of([[1, 2], [3]]))["input_ids"].tolist() == [[1, 2], [3, 9]]
@@ -223,10 +223,10 @@ def test_a_tokenizer_without_a_padding_token_will_do_until_there_is_padding():
         ([{"input_ids": [1]}, [2]], "row 1 is a list, expected a dict of columns"),
         ([{"input_ids": [1, 2]}, {"input_ids": [[1], [2]]}], r"row 1: .* of shape \(2, 1\)"),
         ([{"input_ids": [1]}, {"input_ids": None}], r"row 1: .* found NoneType of shape \(\)"),
-        ([{"input_ids": [0.5]}], "'input_ids': expected integers, found floats"),
+        ([{"input_ids": [0.5]}], "'input_ids' must hold integers, found floats"),
         ([{"input_ids": ["a"]}], "row 0: expected numbers"),
         ([{"input_ids": [1, [2]]}], "row 0: expected a sequence of numbers"),
-        ([{"input_ids": [1], "attention_mask": []}], "row 0: expected 1 numbers, one for each"),
+        ([{"input_ids": [1], "attention_mask": []}], "row 0: expected 1 numbers, one per input id"),
         ([{"text": "a"}, {"text": None}], "'text', row 1: expected a str, found None"),
         ([{"input_ids": [1], "x": None}], "'x' cannot be made into one batch: row 0 has None"),
         (
@@ -241,7 +241,7 @@ def test_rows_that_make_no_batch_are_named(rows, said):
 
 
 def test_text_without_a_tokenizer_is_an_error_that_says_so():
-    with pytest.raises(CollationError, match=r"there is no tokenizer\. Pass tokenizer="):
+    with pytest.raises(CollationError, match=r"a tokenizer is required, .* Pass tokenizer="):
         TextCollator()([{"text": "a"}])
 
 
@@ -252,11 +252,15 @@ def test_text_without_a_tokenizer_is_an_error_that_says_so():
         ({"padding_side": "both"}, OptionError, "padding_side must be 'left' or 'right'"),
         ({"max_length": 0}, OptionError, "max_length must be at least 1, found 0"),
         ({"pad_to_multiple_of": 2.0}, OptionTypeError, "pad_to_multiple_of must be an int"),
-        ({"mlm": True}, OptionError, r"needs a mask token.* mask_token_id="),
-        ({"mlm": True, "mask_token_id": 4}, OptionError, r"needs the size of.*Pass vocab_size="),
+        ({"mlm": True}, OptionError, r"requires a mask token.* mask_token_id="),
+        ({"mlm": True, "mask_token_id": 4}, OptionError, r"requires the size of.*pass vocab_size="),
         ({"mlm_probability": 0}, OptionError, "mlm_probability must be above 0"),
-        ({"mlm": True, "own_labels_only": True}, OptionError, "Drop one of them"),
-        ({"seed": 1, "generator": torch.Generator()}, OptionError, "exclude each other"),
+        (
+            {"mlm": True, "own_labels_only": True},
+            OptionError,
+            "mlm=True conflicts with",
+        ),
+        ({"seed": 1, "generator": torch.Generator()}, OptionError, "seed conflicts with generator"),
     ],
 )
 def test_options_that_cannot_work_are_refused_at_once(options, error, said):

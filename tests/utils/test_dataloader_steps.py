@@ -148,12 +148,12 @@ def test_the_batch_size_is_the_loader_s_its_batch_sampler_s_or_its_dataset_s():
         (
             lambda: get_train_dataloader_steps(DataLoader(Stream(), batch_size=None), 5, 8, 1),
             OptionError,
-            "batch size of DataLoader is not known",
+            "batch size of DataLoader is unknown",
         ),
         (
             lambda: get_train_dataloader_steps(DataLoader(Ids(8), 4), None, 10, 2),
             OptionError,
-            "multiple.*found 10: 2 ranks take 4 samples each, 8 together",
+            "multiple of 8, found 10: 2 ranks take 4 samples each",
         ),
         (
             lambda: get_train_dataloader_steps(DataLoader(Ids(8), 4), None, 4, 2),
@@ -165,8 +165,8 @@ def test_the_batch_size_is_the_loader_s_its_batch_sampler_s_or_its_dataset_s():
             OptionError,
             "dp_size must be at least 1",
         ),
-        (lambda: get_train_dataloader_steps({}, 3), OptionTypeError, "loader must come second"),
-        (lambda: get_val_dataloader_steps({}), OptionTypeError, "loader must come second"),
+        (lambda: get_train_dataloader_steps({}, 3), OptionTypeError, "second argument must be"),
+        (lambda: get_val_dataloader_steps({}), OptionTypeError, "second argument must be"),
         (lambda: get_train_dataloader_steps([1], 2.5), OptionTypeError, "^steps must be an int"),
         (lambda: get_val_dataloader_steps([1], 0), OptionError, "^steps must be at least 1"),
         (
@@ -215,7 +215,7 @@ def test_parameters_behind_the_loader_are_told_and_the_call_that_is_named_works(
 )
 def test_a_loader_without_a_length_needs_the_argument_that_its_error_names(steps_of, name, first):
     loader = DataLoader(Stream(), batch_size=2)
-    with pytest.raises(OptionError, match=rf"DataLoader has no length.* Give {name}=, the number"):
+    with pytest.raises(OptionError, match=rf"DataLoader has no length.* Pass {name}=, the number"):
         steps_of(*first, loader)
     told = [steps_of({name: 7}, loader)] if first else [steps_of(loader, **{name: 7})]
     assert 7 in (told[0] if isinstance(told[0], tuple) else told)

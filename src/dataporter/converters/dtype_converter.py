@@ -1,7 +1,7 @@
-"""Converters: batches with smaller dtypes, and nothing else changed.
+"""Converters that change the dtypes of a batch and nothing else.
 
-Tensors become tensors and NumPy arrays arrays (tensors, where NumPy lacks the dtype, as it
-does bfloat16); containers keep their class; whatever needs no change is handed on as it is.
+Tensors stay tensors. NumPy arrays stay arrays, or become tensors if NumPy lacks the dtype
+(bfloat16). Containers keep their class. Parts that need no change are passed on as they are.
 No batch is changed in place. A value that does not fit raises: see `narrowing`.
 """
 
@@ -31,14 +31,14 @@ _PLAIN = {str, bytes, type(None), *_NUMBERS}
 class DtypeConverter:
     """Converts all tensors and NumPy arrays of a sample or batch to one dtype.
 
-    All means all: labels and masks too. `floating_only=True` leaves all but floats alone,
-    and `KeyBasedDtypeConverter` converts what is named. Plain Python numbers pass.
+    This includes labels and masks. `floating_only=True` converts only floats, and
+    `KeyBasedDtypeConverter` converts only named parts. Plain Python numbers stay as they are.
 
     >>> converter = DtypeConverter("float16", floating_only=True)
     >>> converter.convert_batch({"image": torch.ones(2), "label": torch.tensor(3), "id": "a"})
     {'image': tensor([1., 1.], dtype=torch.float16), 'label': tensor(3), 'id': 'a'}
 
-    `on_overflow` says what becomes of values that do not fit: "raise", "clamp" or "wrap".
+    `on_overflow` decides about values that do not fit: "raise", "clamp" or "wrap".
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DtypeConverter:
     __call__ = convert_batch
 
     def report(self, batch: Any) -> ConversionReport:
-        """Convert a sample or batch, and say how many bytes that saves.
+        """Convert a sample or batch, and report how many bytes that saves.
 
         >>> report = DtypeConverter("float16").report({"image": torch.zeros(10)})
         >>> report.bytes_before, report.bytes_after
@@ -83,14 +83,14 @@ class KeyBasedDtypeConverter:
     >>> converter.convert_batch({"label": 3, "id": "a"})
     {'label': tensor(3, dtype=torch.int32), 'id': 'a'}
 
-    A key is a path from the batch to the part: `image` is that of the batch itself, not one
-    further inside. `inputs.image` and `arrays[0]` lead inside, `*.image` has any first step, and
-    0 is the first part of a tuple. Fields of namedtuples and dataclasses go by name. A key
+    A key is a path from the batch to a part. `image` matches only at the top of the batch.
+    `inputs.image` and `arrays[0]` lead inside, `*.image` matches under any first key, and 0 is
+    the first part of a tuple. Fields of namedtuples and dataclasses are addressed by name. A key
     that names a container converts everything in it.
 
-    Plain numbers, and lists of nothing else, become tensors where they are named. A key that
-    a batch lacks is ignored, with one warning if it looks misspelled; `strict=True` raises.
-    `on_overflow` says what becomes of values that do not fit: "raise", "clamp" or "wrap".
+    Plain numbers and lists of numbers become tensors if a key names them. A key that matches
+    nothing is ignored, with one warning if it looks misspelled; `strict=True` raises.
+    `on_overflow` decides about values that do not fit: "raise", "clamp" or "wrap".
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class KeyBasedDtypeConverter:
         self._keys = {rule.key for rule in self._rules}
         self._on_overflow = _checked_mode(on_overflow)
         self._strict = strict
-        self._looked_for: set[str] = set()  # keys that were missed before
+        self._known_unmatched: set[str] = set()  # keys that matched nothing in an earlier batch
 
     def __repr__(self) -> str:
         named = {rule.key: dtype_name(rule.dtype) for rule in self._rules}
@@ -117,7 +117,7 @@ class KeyBasedDtypeConverter:
     __call__ = convert_batch
 
     def report(self, batch: Any) -> ConversionReport:
-        """Convert a sample or batch, and say how many bytes that saves, of all it has.
+        """Convert a sample or batch, and report how many of all its bytes that saves.
 
         >>> KeyBasedDtypeConverter({"mask": "uint8"}).report({"mask": torch.ones(8).long()}).saved
         0.875
@@ -131,28 +131,28 @@ class KeyBasedDtypeConverter:
 
     def _converted(self, batch: Any, conversion: _Conversion) -> Any:
         converted = conversion.part(batch, "", self._rules, None)
-        missed = self._keys - conversion.matched
-        if missed and (self._strict or not missed <= self._looked_for):
-            self._tell_missed(missed, list(_paths(batch)))
+        unmatched = self._keys - conversion.matched
+        if unmatched and (self._strict or not unmatched <= self._known_unmatched):
+            self._report_unmatched(unmatched, list(_paths(batch)))
         return converted
 
-    def _tell_missed(self, missed: set[str], paths: list[str]) -> None:
+    def _report_unmatched(self, unmatched: set[str], paths: list[str]) -> None:
         free = [path for path in paths if path not in self._keys]
-        for key in sorted(missed):
+        for key in sorted(unmatched):
             inside = [path for path in free if path.endswith(f".{key}")][:1]
             if self._strict:
                 hint = did_you_mean(key, inside or free)
-                found = ", ".join(paths[:20]) or "nothing that has a key"
+                found = ", ".join(paths[:20]) or "no keys"
                 msg = (
-                    f"the key {key!r} matches nothing in the batch.{hint} It has: {found}. "
-                    "With strict=False such a key is ignored."
+                    f"the key {key!r} matches nothing in the batch.{hint} The batch has: {found}. "
+                    "Correct the key, or pass strict=False to ignore it."
                 )
                 raise ConversionError(msg)
             hint = did_you_mean(key, inside or free, cutoff=0.0 if inside else 0.8)
-            if hint and key not in self._looked_for:
+            if hint and key not in self._known_unmatched:
                 msg = f"the key {key!r} matches nothing in the batch and was ignored.{hint}"
                 warnings.warn(msg, UnmatchedKeyWarning, stacklevel=4)
-        self._looked_for |= missed
+        self._known_unmatched |= unmatched
 
 
 def _checked_mode(on_overflow: Any) -> OnOverflow:
@@ -164,7 +164,7 @@ def _checked_mode(on_overflow: Any) -> OnOverflow:
 
 
 def _paths(batch: Any, path: str = "") -> Iterator[str]:
-    """All paths of a batch, save those of places in long lists."""
+    """Yield all paths of a batch, and of long lists only the first 100."""
     for _, step, part in list(parts_of(batch) or ())[:100]:
         yield joined(path, step)
         yield from _paths(part, joined(path, step))
@@ -185,8 +185,8 @@ class _Conversion:
         self._rows = rows
         self._takes_numbers = takes_numbers
         self._floating_only = floating_only
-        # What is in a batch twice is converted once, and is one thing in the result too.
-        # Both are kept, since the id of one that is gone may be that of another.
+        # An object that is in a batch twice is converted once and stays one object in the result.
+        # The original is kept alive, since its id could be reused after its death.
         self._done: dict[tuple[int, torch.dtype], tuple[Any, Any]] = {}
         self.matched: set[str] = set()
 
@@ -194,7 +194,7 @@ class _Conversion:
         return ConversionReport(rows=tuple(self._rows or ()))
 
     def part(self, part: Any, path: str, rules: Rules, dtype: torch.dtype | None) -> Any:
-        """Convert a part of the batch to `dtype`, and what is in it as the rules say."""
+        """Convert a part of the batch to `dtype`, and its contents by the rules."""
         if isinstance(part, torch.Tensor) or _is_array(part):
             return self._leaf(part, path, dtype)
         if dtype is not None and self._takes_numbers:
@@ -245,12 +245,12 @@ class _Conversion:
 
 
 def _is_array(part: Any) -> bool:
-    """Whether it is an array or scalar of NumPy's with numbers that torch has too."""
+    """Return True for a NumPy array or scalar whose numbers torch supports."""
     is_numpy = isinstance(part, np.generic) or type(part) in (np.ndarray, np.memmap)
     return is_numpy and part.dtype.kind in KINDS and part.dtype.alignment <= _LARGEST
 
 
-_LARGEST = np.dtype(np.float64).alignment  # that of long doubles, which torch lacks, is larger
+_LARGEST = np.dtype(np.float64).alignment  # long doubles, which torch lacks, have a larger one
 
 
 def _is_floating(part: Any) -> bool:
@@ -262,7 +262,7 @@ def _name(part: Any) -> str:
 
 
 def _as_tensor(array: Any) -> torch.Tensor:
-    """A tensor with an array's values, over its memory where torch allows that."""
+    """Return a tensor with an array's values, sharing its memory if torch allows that."""
     array = np.asarray(array)
     is_usable = (
         array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0
@@ -271,12 +271,12 @@ def _as_tensor(array: Any) -> torch.Tensor:
 
 
 def _as_numbers(part: Any, path: str) -> torch.Tensor | None:
-    """A plain number, or a list of nothing but those in equal rows, as a tensor."""
+    """Return a plain number or a rectangular list of numbers as a tensor, else None."""
     first = part
     while type(first) is list and first:
         first = first[0]
     if type(first) not in _NUMBERS:
-        return None  # an empty list too: nobody knows of what
+        return None  # also for an empty list, whose dtype is unknown
     try:
         array = as_array(part, path)
     except ValueError as error:

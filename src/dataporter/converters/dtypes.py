@@ -1,4 +1,4 @@
-"""What may be said for a dtype."""
+"""Names of dtypes: torch's, NumPy's, and plain strings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from dataporter.arguments import did_you_mean
 from dataporter.errors import OptionError, OptionTypeError
 
-# Those that torch can convert to and from; its quantised and sub-byte ones are not.
+# The dtypes that torch can convert to and from. Quantised and sub-byte dtypes are not among them.
 _SUPPORTED = {
     getattr(torch, name)
     for name in (
@@ -28,9 +28,9 @@ _NAMED: dict[str, torch.dtype] = {
 
 
 def as_dtype(dtype: Any, key: str = "") -> torch.dtype:
-    """Return the torch dtype that is meant: by name, as one of torch's or of NumPy's.
+    """Return the torch dtype for a name, a torch dtype or a NumPy dtype.
 
-    Names mean what they mean in torch: "float" has 32 bits.
+    Names have torch's meaning: "float" has 32 bits.
 
     >>> as_dtype("float16"), as_dtype("torch.long"), as_dtype(np.uint8)
     (torch.float16, torch.int64, torch.uint8)
@@ -51,12 +51,12 @@ def as_dtype(dtype: Any, key: str = "") -> torch.dtype:
         known = ", ".join(sorted(map(dtype_name, _SUPPORTED)))
         msg = (
             f"the dtype{where} is unknown: found {dtype!r}."
-            f"{did_you_mean(name, _NAMED)} Known are {known}."
+            f"{did_you_mean(name, _NAMED)} Known dtypes: {known}."
         )
         raise OptionError(msg)
     return _NAMED[name]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Name a dtype as NumPy does: without "torch."."""
+    """Return the name of a dtype without "torch.", as NumPy names it."""
     return str(dtype).removeprefix("torch.")

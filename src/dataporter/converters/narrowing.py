@@ -1,9 +1,9 @@
-"""Casting tensors so that no value becomes another one unnoticed.
+"""Casts of tensors in which no value changes silently.
 
-Floats may lose precision, as in any cast between floats. All else is checked: an integer
-out of range, a float that would become infinite, an integer that a float would round, a
-fraction, NaN or infinity that would become an integer. The check is one look for the least
-and the greatest value, and only where the source's dtype can hold what the target's cannot.
+Floats may lose precision, as in any cast between floats. Everything else is checked: an integer
+out of range, a float that would become infinite, an integer that a float would round, and a
+fraction, NaN or infinity that would become an integer. The check computes the minimum and the
+maximum, and only if the source dtype can hold values that the target dtype cannot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OnOverflow: TypeAlias = Literal["raise", "clamp", "wrap"]
 
 
 class _Limits(NamedTuple):
-    """What fits: at least `low`, at most `high`."""
+    """A range of values, with both ends included."""
 
     low: float
     high: float
@@ -30,15 +30,15 @@ class _Limits(NamedTuple):
 def cast(
     tensor: torch.Tensor, dtype: torch.dtype, on_overflow: OnOverflow = "raise", path: str = ""
 ) -> torch.Tensor:
-    """Cast a tensor; what to do with values that do not fit is said by `on_overflow`.
+    """Cast a tensor. `on_overflow` decides about values that do not fit.
 
     - "raise": raise a `ConversionError` that names `path`.
-    - "clamp": take the nearest value that the target has. Into integers, floats are rounded.
+    - "clamp": take the nearest value of the target dtype. Floats are rounded to integers.
     - "wrap": do what torch's own cast does: integers wrap around, floats become infinite,
-      fractions are cut off. Floats out of an integer's range still raise: torch leaves open
-      what becomes of them.
+      fractions are cut off. Floats outside an integer's range still raise, since torch does
+      not define their result.
 
-    NaN and infinities stay what they are in floats, and raise into integers in any case.
+    NaN and infinities are kept in floats, and always raise in casts to integers.
 
     >>> cast(torch.tensor([1, 2]), torch.uint8)
     tensor([1, 2], dtype=torch.uint8)
@@ -65,13 +65,13 @@ def cast(
         return tensor.to(dtype)
     if on_overflow == "clamp":
         return _clamped(tensor, dtype)
-    raise _misfit(path, high if high > limits.high else low, source, dtype)
+    raise _overflow_error(path, high if high > limits.high else low, source, dtype)
 
 
 def _check_dense(tensor: torch.Tensor, path: str) -> None:
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         kind = "nested" if tensor.is_nested else f"{tensor.layout}, {tensor.dtype}"
-        raise _error(path, f"only dense tensors can be converted, found one that is {kind}")
+        raise _error(path, f"only dense tensors can be converted, found a tensor that is {kind}")
 
 
 def _cast_complex(
@@ -81,17 +81,17 @@ def _cast_complex(
         return cast(tensor, dtype.to_real(), on_overflow, path).to(dtype)
     if not dtype.is_complex:
         found, wanted = dtype_name(tensor.dtype), dtype_name(dtype)
-        raise _error(path, f"{found} has no {wanted}; take its .real or .abs() before")
+        raise _error(path, f"{found} cannot become {wanted}. Convert its .real or .abs() instead")
     parts = torch.view_as_real(tensor.resolve_conj())
     return torch.view_as_complex(cast(parts, dtype.to_real(), on_overflow, path))
 
 
 @cache
 def _limits(source: torch.dtype, target: torch.dtype) -> _Limits | None:
-    """What of a source fits into a target, None if everything does."""
+    """Return the source values that fit into the target, or None if all of them do."""
     if source is torch.bool:
         return None
-    limits = _holds(target)
+    limits = _range_of(target)
     if target.is_floating_point:
         about = torch.finfo(target)
         if source.is_floating_point:
@@ -99,16 +99,16 @@ def _limits(source: torch.dtype, target: torch.dtype) -> _Limits | None:
             half_step = math.ldexp(about.eps, math.frexp(about.max)[1] - 2)
             most = math.nextafter(about.max + half_step, 0)
         else:
-            most = 2 / about.eps  # so far it has every integer
+            most = 2 / about.eps  # up to here it has every integer
         limits = _Limits(-most, most)
-    held = _holds(source)
+    held = _range_of(source)
     fits = limits.low <= held.low and held.high <= limits.high
-    # Into an integer, a float is looked at in any case: it may be a fraction.
+    # A float that becomes an integer is always checked, since it may be a fraction.
     is_fractional = source.is_floating_point and not target.is_floating_point
     return None if fits and not is_fractional else limits
 
 
-def _holds(dtype: torch.dtype) -> _Limits:
+def _range_of(dtype: torch.dtype) -> _Limits:
     if dtype is torch.bool:
         return _Limits(0, 1)
     about: Any = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
@@ -116,7 +116,7 @@ def _holds(dtype: torch.dtype) -> _Limits:
 
 
 def _computable(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in a dtype that torch can compute with; uint64 only up to int64's."""
+    """Return the values in a dtype that torch can compute with. uint64 stops at int64's."""
     if tensor.dtype in (torch.uint16, torch.uint32):
         return tensor.to(torch.int64)
     if tensor.dtype is torch.uint64:
@@ -128,14 +128,14 @@ def _computable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
-    """The least and the greatest value; both are NaN where there is one."""
+    """Return the minimum and maximum. Both are NaN if any value is NaN."""
     if tensor.dtype is torch.uint64:
         # With the first bit turned, the order of unsigned integers is that of signed ones.
         least = torch.iinfo(torch.int64).min
         low, high = _extremes(tensor.view(torch.int64) ^ least)
         return low - least, high - least
     if not tensor.is_contiguous():
-        # In the order in which they lie, channels-last images for one take a tenth of the time.
+        # In memory order this takes a tenth of the time, for example for channels-last images.
         strides = tensor.stride()
         tensor = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
     found = _computable(tensor).aminmax()
@@ -156,32 +156,34 @@ def _float_to_integer(
     low, high = _extremes(tensor)
     if not (math.isfinite(low) and math.isfinite(high)):
         value = low if math.isfinite(high) else high
-        reason = f"{value} has no {dtype_name(dtype)}; mask such values before the conversion"
+        reason = (
+            f"{value} cannot become {dtype_name(dtype)}. Mask such values before the conversion"
+        )
         raise _error(path, reason)
     if on_overflow == "clamp":
         return _rounded(tensor, dtype)
-    held = _holds(dtype)
+    held = _range_of(dtype)
     if low < held.low or high > held.high:
         value = high if high > held.high else low
-        raise _misfit(path, value, tensor.dtype, dtype, remedy="'clamp'")
+        raise _overflow_error(path, value, tensor.dtype, dtype, remedy="'clamp'")
     values = _computable(tensor)
     if on_overflow == "raise" and not torch.equal(values, whole := values.trunc()):
         fraction = values[values != whole][0].item()
         reason = (
-            f"{fraction} has no {dtype_name(dtype)}; round before the conversion, or pass "
-            "on_overflow='clamp' to round or 'wrap' to cut off"
+            f"the fraction {fraction} cannot become {dtype_name(dtype)}. Round before the "
+            "conversion, or pass on_overflow='clamp' to round or 'wrap' to cut off"
         )
         raise _error(path, reason)
     return tensor.to(dtype)
 
 
 def _rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    # Of an integer's limits, a float may lack the upper, but never the one after it.
-    low, high = _holds(dtype)
+    # A float may not have an integer's upper limit, but always has that limit plus 1.
+    low, high = _range_of(dtype)
     values = tensor.to(torch.float64).round()
     over, under = values >= float(high + 1), values < low
     inside = torch.where(over | under, 0.0, values).to(dtype)
-    # Into the wider unsigned ones torch cannot write; as signed, their highest is -1.
+    # Torch cannot assign to the wider unsigned dtypes. Seen as signed, their maximum is -1.
     signed = _SIGNED.get(dtype)
     written = inside if signed is None else inside.view(signed)
     written[over] = high if signed is None else -1
@@ -193,16 +195,16 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _clamped(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    # A narrow float may lack the limits of another: bfloat16 has no 65504.
+    # A narrow float may lack another dtype's limits: bfloat16 has no 65504.
     values = tensor.double() if tensor.is_floating_point() else _computable(tensor)
-    target, own = _holds(dtype), _holds(values.dtype)
+    target, own = _range_of(dtype), _range_of(values.dtype)
     clamped = values.clamp(max(target.low, own.low), min(target.high, own.high))
     if values.is_floating_point():
         clamped = torch.where(values.isinf(), values, clamped)
     return clamped.to(dtype)
 
 
-def _misfit(
+def _overflow_error(
     path: str,
     value: float,
     source: torch.dtype,
@@ -211,9 +213,9 @@ def _misfit(
 ) -> ConversionError:
     if dtype.is_floating_point and not source.is_floating_point:
         most = int(2 / torch.finfo(dtype).eps)
-        held = f"has every integer only from {-most} to {most}"
+        held = f"represents every integer only from {-most} to {most}"
     else:
-        low, high = _holds(dtype)
+        low, high = _range_of(dtype)
         held = f"holds {low} to {high}"
     reason = (
         f"{value} does not fit into {dtype_name(dtype)}, which {held}. "

@@ -1,4 +1,4 @@
-"""How many bytes a conversion saves, key by key."""
+"""A report of the bytes that a conversion saves, key by key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class ReportRow(NamedTuple):
-    """One tensor, array or number: what it was and what it became."""
+    """One tensor, array or number, before and after."""
 
     key: str
     dtype_before: str
@@ -18,7 +18,7 @@ class ReportRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionReport:
-    """What a converter did to a batch, as measured on it.
+    """Dtypes and bytes of a batch before and after its conversion.
 
     >>> report = ConversionReport(rows=(ReportRow("mask", "int64", "uint8", 4096, 512),))
     >>> report.bytes_before, report.bytes_after, report.saved
@@ -43,7 +43,7 @@ class ConversionReport:
 
     @property
     def saved(self) -> float:
-        """The share of the bytes that is no longer there, from 0 to 1."""
+        """The saved share of the bytes, from 0 to 1."""
         return saved(self.bytes_before, self.bytes_after)
 
     def __str__(self) -> str:
@@ -62,11 +62,11 @@ class ConversionReport:
         )
 
 
-_TEXTS = 3  # columns that stand to the left
+_TEXTS = 3  # the first columns, aligned to the left
 
 
 def saved(before: int, after: int) -> float:
-    """Return which share of the bytes before is saved."""
+    """Return the saved share of the bytes, from 0 to 1."""
     return 1 - after / before if before else 0.0
 
 

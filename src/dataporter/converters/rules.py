@@ -1,8 +1,8 @@
-"""Which dtype a key path asks for.
+"""Rules that give the dtype for a key path.
 
 A path leads from the batch to one of its parts: `image`, `inputs.image`, `arrays[0]`,
-`[1].boxes`. In a rule, `*` stands for any one step. A rule for a container is one for all
-that is in it. The longer rule wins; of equal ones, that with fewer `*`, then the first.
+`[1].boxes`. In a rule, `*` matches any one step. A rule for a container applies to everything
+in it. The longer rule wins, then the rule with fewer `*`, then the first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataporter.errors import OptionError, OptionTypeError
 
 
 class Rule(NamedTuple):
-    """What is left of a key's path at some part of a batch, and the dtype at its end."""
+    """The rest of a key's path below some part of a batch, and the dtype at its end."""
 
     rest: str
     dtype: torch.dtype
@@ -29,7 +29,7 @@ Rules: TypeAlias = tuple[Rule, ...]
 
 
 class Step(NamedTuple):
-    """What rules say after one more step: of that part, and of what is in it."""
+    """The result of following rules by one step: this part's dtype, and rules for its contents."""
 
     dtype: torch.dtype | None
     rules: Rules
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 def as_rules(conversions: Any) -> Rules:
-    """Read {key: dtype}; a key that is an int is a place in a tuple or list.
+    """Make rules of {key: dtype}. An int key is an index into a tuple or list.
 
     >>> [rule.rest for rule in as_rules({"*.x": "int8", "a.x": "int8", 0: "int8"})]
     ['a.x', '[0]', '*.x']
@@ -52,13 +52,16 @@ def as_rules(conversions: Any) -> Rules:
     for key, dtype in conversions.items():
         if isinstance(key, bool) or not isinstance(key, str | int):
             msg = (
-                "a key must be a path such as 'inputs.image' or a number of a tuple's part, "
+                "a key must be a path such as 'inputs.image' or an index into a tuple, "
                 f"found {type(key).__name__} {key!r}."
             )
             raise OptionTypeError(msg)
         path = key if isinstance(key, str) else f"[{key}]"
         if not path:
-            msg = "a key must not be empty. DtypeConverter(dtype) converts the whole batch."
+            msg = (
+                "a key must not be empty, found ''. Use DtypeConverter(dtype) to convert the whole "
+                "batch."
+            )
             raise OptionError(msg)
         rules.append(Rule(path.replace("[*]", ".*").removeprefix("."), as_dtype(dtype, path), path))
     return tuple(sorted(rules, key=lambda rule: rule.rest.count("*")))
@@ -87,7 +90,7 @@ def take_step(rules: Rules, step: str) -> Step:
 
 
 def _after(path: str, step: str) -> str | None:
-    """What is left of a path that begins with this step; a key may itself have dots."""
+    """Return the rest of a path after this step, or None. A key may itself contain dots."""
     if not path.startswith(step):
         return None
     rest = path[len(step) :]

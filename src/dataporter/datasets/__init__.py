@@ -1,4 +1,4 @@
-"""Datasets of other libraries, as samples and batches with the dtypes that are asked for.
+"""Datasets of other libraries, as samples and batches with chosen dtypes.
 
 from dataporter.datasets import HFDatasetWrapper
 

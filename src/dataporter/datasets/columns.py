@@ -1,7 +1,7 @@
-"""The columns of a batch as tensors: numbers stacked, tokens padded, the rest left as lists.
+"""Columns of a batch as tensors: numbers stacked, tokens padded, the rest left as lists.
 
-Token columns go by the names that tokenizers of `transformers` give them, and are padded to
-the longest row of the batch with values that no model and no loss takes for data.
+Token columns are recognised by the names that `transformers` tokenizers use. They are padded
+to the longest row of the batch, with values that models and losses ignore.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataporter.errors import CollationError, ConversionError, OptionError
 from dataporter.fetch.ragged import IGNORED, Ragged, Side, is_sequence, padded
 from dataporter.fetch.rows import columns_of
 
-# What a column of tokens is padded with; None is the id of the padding token.
+# The padding of each token column. None stands for the id of the padding token.
 FILLS = {
     "input_ids": None,
     "attention_mask": 0,
@@ -32,21 +32,20 @@ FILLS = {
 
 
 class Tokens(NamedTuple):
-    """A column of sequences: the numbers of all rows end to end, and how many each has."""
+    """A column of sequences: the numbers of all rows end to end, and the length of each row."""
 
     flat: Any  # a tensor or an array
     lengths: NDArray[np.int64]
 
     def pad(self, fill: int, side: Side, path: str) -> torch.Tensor:
-        """One row for each sequence, as long as the longest and at least 1."""
+        """Return a tensor with one row per sequence, as long as the longest and at least 1."""
         flat = self.flat if isinstance(self.flat, torch.Tensor) else as_tensor(self.flat)
         try:
             cast(torch.tensor(fill), flat.dtype)
         except ConversionError as error:
             msg = (
-                f"{path}: rows are padded with {fill}, which does not fit into "
-                f"{dtype_name(flat.dtype)}. Choose a dtype that has it, such as "
-                f"dtype_conversions={{{path!r}: 'int32'}}."
+                f"{path}: the padding value {fill} does not fit into {dtype_name(flat.dtype)}. "
+                f"Choose another dtype, such as dtype_conversions={{{path!r}: 'int32'}}."
             )
             raise ConversionError(msg) from error
         ragged = Ragged(_as_array(flat), self.lengths)
@@ -55,7 +54,7 @@ class Tokens(NamedTuple):
 
 
 def tokens_of(column: list[Any], path: str, named: set[str]) -> Tokens | None:
-    """Lay sequences of numbers end to end; None where they can be stacked or are no numbers."""
+    """Join sequences of numbers end to end. Return None if they can be stacked instead."""
     if not all(map(is_sequence, column)):
         return None
     lengths = np.array(list(map(len, column)))
@@ -74,23 +73,23 @@ def tokens_of(column: list[Any], path: str, named: set[str]) -> Tokens | None:
 
 
 def padding_id(given: int | None, tokenizer: Any, *, has_mask: bool) -> int:
-    """Say what to pad ids with: what was given, else the tokenizer's.
+    """Return the id to pad with: the given one, else the tokenizer's.
 
-    Beside an attention mask any id will do, and 0 is one.
+    With an attention mask any id works, so 0 is the last resort.
     """
     known = getattr(tokenizer, "pad_token_id", None) if given is None else given
     if known is None and not has_mask:
         msg = (
-            "input_ids: rows of unequal lengths need padding, and nothing tells it from tokens: "
-            "there is no attention_mask, and no padding token is known. Pass pad_token_id=, or "
-            "tokenizer= with a tokenizer that has a pad_token."
+            "input_ids: rows of unequal lengths need padding, but there is no padding token and no "
+            "attention_mask. Pass pad_token_id=, or tokenizer= with a tokenizer that has a "
+            "pad_token."
         )
         raise OptionError(msg)
     return int(known or 0)
 
 
 def stacked(column: Any, path: str, named: set[str]) -> Any:
-    """One tensor of a column of numbers; anything else stays a list."""
+    """Stack a column of numbers into one tensor. Anything else stays a list."""
     if not isinstance(column, list):
         return column
     first = column[0]
@@ -102,8 +101,8 @@ def stacked(column: Any, path: str, named: set[str]) -> Any:
     for number, part in enumerate(column):
         if part is None:
             msg = (
-                f"{path}: row {number} of the batch has no value, expected numbers. Fill such "
-                "rows, filter them out, or remove the column."
+                f"{path}: row {number} of the batch is None, expected numbers. Fill such rows, "
+                "filter them out, or remove the column."
             )
             raise CollationError(msg)
     if all(isinstance(part, torch.Tensor) for part in column):
@@ -120,28 +119,28 @@ def stacked(column: Any, path: str, named: set[str]) -> Any:
 
 
 def as_python_would(array: NDArray[Any], path: str) -> torch.Tensor:
-    """A tensor as torch would make it of these numbers in Python: with 64 bits each."""
+    """Return the tensor that torch would make of these numbers in Python: 64 bits each."""
     wide = {"i": torch.int64, "u": torch.int64, "f": torch.float64}.get(array.dtype.kind)
     tensor = as_tensor(array)
     if wide is None:
         return tensor
     try:
         return cast(tensor, wide)
-    except ConversionError as error:  # only uint64 has what is too wide
+    except ConversionError as error:  # only uint64 can be too wide
         msg = (
-            f"{path}: {array.max()} does not fit into int64, which numbers get without a dtype. "
-            f"Name one: dtype_conversions={{{path!r}: 'uint64'}}."
+            f"{path}: {array.max()} does not fit into int64, the default dtype of integers. "
+            f"Choose another dtype: dtype_conversions={{{path!r}: 'uint64'}}."
         )
         raise ConversionError(msg) from error
 
 
 def as_tensor(array: NDArray[Any]) -> torch.Tensor:
-    """A tensor of an array's own memory, if that may be written to."""
+    """Return a tensor that shares an array's memory, or a copy if the array is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _tensor_of(array: NDArray[Any], first: Any, path: str, named: set[str]) -> torch.Tensor:
-    # Python's numbers past 63 bits; without a dtype that is asked for, torch refuses them.
+    # Python's integers above 63 bits. Torch refuses them unless a dtype is named.
     is_too_wide = array.dtype == np.uint64 and not isinstance(first, np.ndarray | np.generic)
     return as_python_would(array, path) if is_too_wide and path not in named else as_tensor(array)
 
@@ -150,7 +149,7 @@ def _as_array(tensor: torch.Tensor) -> NDArray[Any]:
     tensor = tensor.detach().cpu()
     try:
         array: NDArray[Any] = tensor.numpy()
-    except TypeError:  # bfloat16 and float8, which pass through wider floats unchanged
+    except TypeError:  # bfloat16 and float8, which wider floats represent exactly
         array = tensor.float().numpy()
     return array
 
@@ -165,8 +164,8 @@ def _has_numbers(part: Any) -> bool:
 
 def _missing(path: str) -> CollationError:
     msg = (
-        f"{path}: some numbers of the batch are missing or are no numbers. Fill such rows, "
-        "filter them out, or remove the column."
+        f"{path}: some values of the batch are missing or not numbers. Fill such rows, filter "
+        "them out, or remove the column."
     )
     return CollationError(msg)
 
@@ -175,16 +174,16 @@ def _check_shapes(shapes: list[tuple[Any, ...]], path: str) -> None:
     for number, shape in enumerate(shapes):
         if shape != shapes[0] or ... in shape:
             msg = (
-                f"{path}: rows of unequal shapes cannot be stacked, the first is {shapes[0]}, row "
-                f"{number} of the batch {shape}. Pad them in the dataset, remove the column, or "
-                "use a collate_fn of your own. Of themselves only sequences of numbers are padded "
-                f"that are called {', '.join(FILLS)}."
+                f"{path}: rows of unequal shapes cannot be stacked: row 0 of the batch has "
+                f"{shapes[0]}, row {number} has {shape}. Pad them in the dataset, remove the "
+                "column, or use your own collate_fn. Only these columns are padded automatically: "
+                f"{', '.join(FILLS)}."
             )
             raise CollationError(msg)
 
 
 def _shape(part: Any) -> tuple[Any, ...]:
-    """How long lists in lists are; `...` where they differ."""
+    """Return the shape of nested lists, with `...` where lengths differ."""
     if not isinstance(part, list):
         return tuple(np.shape(part))
     inner = {_shape(item) for item in part}

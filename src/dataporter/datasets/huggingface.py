@@ -1,10 +1,9 @@
-"""Hugging Face datasets with smaller dtypes, and tokenised if wanted.
+"""Hugging Face datasets with smaller dtypes, and tokenised on request.
 
-A batch is one read: numbers, and lists of them that are equally long, go from their Arrow
-columns to tensors of the wanted dtype, without becoming Python objects in between. The
-result equals that of collating the rows one by one. Tokens may be of unequal lengths: they
-are padded. Datasets that decode or have a format or transform are read as rows, which they
-make themselves.
+A batch is one read. Numbers, and lists of numbers of equal length, go from their Arrow columns
+straight to tensors of the chosen dtype, without Python objects in between. The result equals
+that of collating the rows one by one. Token columns of unequal lengths are padded. Datasets that
+decode, or that have a format or a transform, are read row by row.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from dataporter.sources.fingerprint import dataset_fingerprint
 
 
 class HFDatasetWrapper(Dataset[Any]):
-    """A Hugging Face dataset, with the columns that are named converted to other dtypes.
+    """A Hugging Face dataset whose named columns are converted to other dtypes.
 
     >>> rows = [{"text": "good", "label": 1}, {"text": "bad", "label": 0}]  # or a datasets.Dataset
     >>> dataset = HFDatasetWrapper(rows, dtype_conversions={"label": "int32"})
@@ -47,21 +46,21 @@ class HFDatasetWrapper(Dataset[Any]):
     >>> dataset.collate_fn([dataset[0], dataset[1]])
     {'text': ['good', 'bad'], 'label': tensor([1, 0], dtype=torch.int32)}
 
-    - `dtype_conversions`: dtypes by column, as `KeyBasedDtypeConverter` takes them. Columns
-      that are not named are as torch would collate them, with 64 bits a number.
-    - `tokenizer`: called by `collate_fn` with a batch's texts, as tokenizers of `transformers`
-      are: `tokenizer(texts, padding=True, truncation=..., max_length=...)`. The columns that it
-      returns stand in place of the text. Without one, nothing is tokenised. Of rows that have
-      `input_ids` and no text, it says only how they are padded.
-    - `text_column`: where the texts are.
-    - `max_length`: to which the tokenizer truncates; without it, it does not.
-    - `on_overflow`: what becomes of values that do not fit: "raise", "clamp" or "wrap".
-    - `pad_token_id`: what pads `input_ids`, instead of the tokenizer's padding token.
+    - `dtype_conversions`: dtypes by column, as for `KeyBasedDtypeConverter`. Other columns have
+      64 bits per number, as in torch's collation.
+    - `tokenizer`: called by `collate_fn` with a batch's texts, like a `transformers` tokenizer:
+      `tokenizer(texts, padding=True, truncation=..., max_length=...)`. The columns that it
+      returns replace the text. Without a tokenizer, nothing is tokenised. If rows have
+      `input_ids` and no text, the tokenizer only decides how they are padded.
+    - `text_column`: the column of texts.
+    - `max_length`: the length to which the tokenizer truncates. None does not truncate.
+    - `on_overflow`: treatment of values that do not fit: "raise", "clamp" or "wrap".
+    - `pad_token_id`: the padding of `input_ids`, instead of the tokenizer's padding token.
 
     Token columns of unequal lengths are padded to the longest of the batch: `input_ids` with
-    the padding token (0 if none is known and there is an `attention_mask`), `attention_mask`
-    and `token_type_ids` with 0, `special_tokens_mask` with 1 and `labels` with -100; on the
-    right, or where the tokenizer pads.
+    the padding token (0 if there is none but an `attention_mask`), `attention_mask` and
+    `token_type_ids` with 0, `special_tokens_mask` with 1 and `labels` with -100. Padding goes to
+    the right, or to the tokenizer's `padding_side`.
 
     >>> rows = [{"input_ids": [5, 6, 7], "labels": [6, 7, 8]}, {"input_ids": [9], "labels": [4]}]
     >>> dataset = HFDatasetWrapper(rows, {"input_ids": "int32"}, pad_token_id=0)
@@ -69,7 +68,7 @@ class HFDatasetWrapper(Dataset[Any]):
     tensor([[   6,    7,    8],
             [   4, -100, -100]])
 
-    The dataset is taken with the format that it has now.
+    The wrapper keeps the format that the dataset has now.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class HFDatasetWrapper(Dataset[Any]):
         self._dataset = hf_dataset
         self._tables: Any = None
         if _is_hugging_face(hf_dataset):
-            self._dataset = copy.copy(hf_dataset)  # a format set later is not for this one
+            self._dataset = copy.copy(hf_dataset)  # so that a format set later has no effect
             self._tables = _tables_of(self._dataset)
         self._tokenizer = tokenizer
         self._text_column = text_column
@@ -107,7 +106,7 @@ class HFDatasetWrapper(Dataset[Any]):
 
     @property
     def _fingerprint(self) -> str | None:
-        # Dtypes and tokens are no part of it: which samples come is the dataset's alone.
+        # Dtypes and tokens are left out, since they do not change which samples come.
         return dataset_fingerprint(self._dataset)
 
     def __getitem__(self, index: Any) -> Any:
@@ -115,14 +114,14 @@ class HFDatasetWrapper(Dataset[Any]):
             number = as_index(index)
         except TypeError:
             msg = (
-                f"samples are taken by number, found {type(index).__name__} {index!r}. "
-                "For columns and slices ask the Hugging Face dataset itself."
+                f"a sample index must be an int, found {type(index).__name__} {index!r}. For "
+                "columns and slices use the Hugging Face dataset itself."
             )
             raise OptionTypeError(msg) from None
         return self.converter.convert_batch(self._dataset[number])
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
-        """Return the samples at these indices, read at once."""
+        """Return the samples at these indices in one read."""
         numbers = [as_index(index) for index in indices]
         if self._tables is not None and numbers:
             return self._read(numbers)
@@ -141,14 +140,14 @@ class HFDatasetWrapper(Dataset[Any]):
                 elif isinstance(column, Tokens):
                     column = column._replace(flat=as_python_would(column.flat, name))
             columns[name] = column
-        # Converted here, a value that does not fit is an error of its sample, as in __getitem__.
+        # Convert here, so that a value that does not fit fails in the fetch, as in __getitem__.
         return _Rows(table, self._converted(columns), self.converter)
 
     def collate_fn(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """Make a batch of rows: numbers stacked, tokens padded, strings listed, texts tokenised.
+        """Make a batch of rows: numbers stacked, tokens padded, texts tokenised.
 
-        Numbers, and lists, arrays and tensors of equal shapes, become one tensor a column, and
-        so do token columns. Whatever else there is stays a list.
+        Numbers, token columns, and lists, arrays and tensors of equal shapes become one tensor
+        per column. Other columns stay lists.
         """
         if isinstance(rows, Mapping) or not isinstance(rows, Sequence):
             msg = (
@@ -160,7 +159,7 @@ class HFDatasetWrapper(Dataset[Any]):
         columns = dict(rows.columns) if isinstance(rows, _Rows) else columns_of(rows)
         if self._has_texts(columns):
             columns = self._tokenised(columns)
-        batch = self._converted({name: self._laid(columns[name], name) for name in columns})
+        batch = self._converted({name: self._as_column(columns[name], name) for name in columns})
         for name, column in batch.items():
             if isinstance(column, Tokens):
                 batch[name] = self._padded(column, name, has_mask="attention_mask" in batch)
@@ -168,14 +167,14 @@ class HFDatasetWrapper(Dataset[Any]):
                 batch[name] = as_tensor(column)
         return batch
 
-    def _laid(self, column: Any, name: str) -> Any:
-        """A column as one tensor, as tokens to be padded, or as the list that it is."""
+    def _as_column(self, column: Any, name: str) -> Any:
+        """Return a column as one tensor, as tokens to be padded, or as the list that it is."""
         is_of_tokens = name in FILLS and isinstance(column, list)
         tokens = tokens_of(column, name, self._named) if is_of_tokens else None
         return stacked(column, name, self._named) if tokens is None else tokens
 
     def _converted(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """The columns with the dtypes that are asked for; padding comes after that."""
+        """Return the columns with their chosen dtypes. Padding comes later."""
         flat = {
             name: column.flat if isinstance(column, Tokens) else column
             for name, column in columns.items()
@@ -206,7 +205,7 @@ class HFDatasetWrapper(Dataset[Any]):
         tokenizer: Any = self._tokenizer
         encoded = tokenizer(
             texts,
-            padding=self._pad_token_id is None,  # else it is done here
+            padding=self._pad_token_id is None,  # otherwise `collate_fn` pads
             truncation=self._max_length is not None,
             max_length=self._max_length,
         )
@@ -219,28 +218,28 @@ class HFDatasetWrapper(Dataset[Any]):
         return columns | dict(encoded)
 
     def _has_texts(self, columns: Any) -> bool:
-        """Whether there are texts to tokenise; rows that are tokenised already have none."""
+        """Return True if there are texts to tokenise. Tokenised rows have none."""
         name = self._text_column
         if self._tokenizer is None or name in columns:
             return self._tokenizer is not None
         if name != "text" or "input_ids" not in columns:
             msg = (
-                f"there is no text_column {name!r} to tokenise.{did_you_mean(name, columns)} "
+                f"text_column {name!r} is not in the dataset.{did_you_mean(name, columns)} "
                 f"Pass text_column= with one of {', '.join(map(repr, columns))}."
             )
             raise OptionError(msg)
         if self._max_length is not None:
             msg = (
-                f"max_length={self._max_length} cuts texts when they are tokenised, but these "
-                "rows have 'input_ids' and no 'text'. Drop max_length, and cut them where they "
-                "are tokenised, with truncation=True."
+                f"max_length={self._max_length} applies to texts, but these rows have 'input_ids' "
+                "and no 'text'. Remove max_length, and truncate where the rows are tokenised, "
+                "with truncation=True."
             )
             raise OptionError(msg)
         return False
 
 
 class _Rows(Sequence[Any]):
-    """Rows of which the columns are there: whoever wants those need not make the rows."""
+    """Rows that keep their columns, so that a collator need not build the rows."""
 
     def __init__(
         self, table: Any, columns: dict[str, Any], converter: KeyBasedDtypeConverter
@@ -270,25 +269,25 @@ class _Rows(Sequence[Any]):
 
 
 def check_dataset(dataset: Any) -> None:
-    """Raise unless this is one split of a dataset, with rows by number."""
+    """Raise unless this is one split of a dataset with __getitem__ and __len__."""
     if isinstance(dataset, dict):
         msg = (
-            f"one split of a dataset is needed, found a {type(dataset).__name__} of "
+            f"the dataset must be one split, found a {type(dataset).__name__} of "
             f"{', '.join(map(repr, dataset)) or 'nothing'}. Pass one of its splits, as in "
-            f"dataset[{next(iter(dataset), 'train')!r}]; of a dict of columns, "
-            "datasets.Dataset.from_dict() makes a dataset."
+            f"dataset[{next(iter(dataset), 'train')!r}]. For a dict of columns use "
+            "datasets.Dataset.from_dict()."
         )
         raise OptionTypeError(msg)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         msg = (
-            "a dataset with rows by number is needed, which has __getitem__ and __len__, found "
+            "the dataset must have __getitem__ and __len__, found "
             f"{type(dataset).__name__}. {_remedy(dataset)}"
         )
         raise OptionTypeError(msg)
 
 
 def _remedy(dataset: Any) -> str:
-    """Say how this becomes a dataset with rows by number."""
+    """Return advice on making this a dataset with rows by number."""
     if type(dataset).__name__ == "IterableDataset":
         return "Load it without streaming=True."
     if hasattr(dataset, "__getitem__"):
@@ -303,19 +302,19 @@ def _check_tokenizer(tokenizer: Any, max_length: Any) -> None:
     if max_length is None:
         return
     if tokenizer is None:
-        msg = f"max_length={max_length!r} is for a tokenizer, found none. Pass tokenizer= too."
+        msg = f"max_length={max_length!r} requires a tokenizer, found None. Pass tokenizer= too."
         raise OptionError(msg)
     check_int("max_length", max_length, least=1)
 
 
 def _is_hugging_face(dataset: Any) -> bool:
-    # Whoever holds such a dataset has imported its package: no need to import it here.
+    # A program that holds such a dataset has imported its package already.
     datasets = sys.modules.get("datasets")
     return datasets is not None and type(dataset) is getattr(datasets, "Dataset", None)
 
 
 def _tables_of(dataset: Any) -> Any:
-    """The dataset as one of Arrow tables, None where its rows are more than their columns."""
+    """Return the dataset in Arrow format, or None if its rows differ from its columns."""
     layout = dataset.format
     columns = layout["columns"]
     if layout["type"] is not None or layout["output_all_columns"] or not columns:
@@ -326,8 +325,8 @@ def _tables_of(dataset: Any) -> Any:
 
 
 def _is_plain(feature: Any) -> bool:
-    """Whether a column's values are what Arrow says they are: nothing to decode."""
-    kind = type(feature).__name__  # which of the lists there are depends on the version
+    """Return True if a column's values need no decoding."""
+    kind = type(feature).__name__  # the list types depend on the version
     if kind in ("List", "LargeList", "Sequence"):
         return _is_plain(feature.feature)
     if kind == "list":
@@ -346,11 +345,11 @@ def _from_arrow(column: Any, name: str) -> NDArray[Any] | Tokens | list[Any]:
 
 
 def _tokens(column: Any) -> Tokens | None:
-    """Lists of numbers of an Arrow array, of any lengths; None for anything else."""
+    """Return an Arrow array's lists of numbers, of any lengths, or None for anything else."""
     if column.null_count or not _is_list(column.type):
         return None
     flat = column.flatten()
-    # As of rows one by one, nobody knows of what kind empty lists are.
+    # Empty lists have no known dtype, as when rows are collated one by one.
     numbers = _array(flat) if len(flat) else np.empty(0, dtype=np.int64)
     if numbers is None or numbers.ndim != 1:
         return None
@@ -358,8 +357,8 @@ def _tokens(column: Any) -> Tokens | None:
 
 
 def _array(column: Any) -> NDArray[Any] | None:
-    """Numbers of an Arrow array, also in lists of equal lengths; None for anything else."""
-    import pyarrow.types as kinds  # noqa: PLC0415  there wherever a Hugging Face dataset is
+    """Return an Arrow array's numbers, also from lists of equal lengths, or None."""
+    import pyarrow.types as kinds  # noqa: PLC0415  installed with Hugging Face datasets
 
     kind = column.type
     if column.null_count or not len(column):

@@ -1,1 +1,1 @@
-"""Earlier paths of `dataporter.trainers`."""
+"""Former import paths of `dataporter.trainers`."""

@@ -1,4 +1,4 @@
-"""An earlier path of `dataporter.trainers.accelerate`."""
+"""The former import path of `dataporter.trainers.accelerate`."""
 
 from dataporter.trainers.accelerate import Accelerator, PreparedLoader
 

@@ -1,4 +1,4 @@
-"""An earlier path of `dataporter.trainers.distributed_checkpoint`."""
+"""The former import path of `dataporter.trainers.distributed_checkpoint`."""
 
 from dataporter.trainers.distributed_checkpoint import WholeState, load_loader
 

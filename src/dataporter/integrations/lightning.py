@@ -1,4 +1,4 @@
-"""An earlier path of `dataporter.trainers.lightning`."""
+"""The former import path of `dataporter.trainers.lightning`."""
 
 from dataporter.trainers.lightning import PauseCallback, ResumeCallback
 

@@ -1,4 +1,4 @@
-"""An earlier path of `dataporter.trainers.ray`."""
+"""The former import path of `dataporter.trainers.ray`."""
 
 from dataporter.trainers.ray import load_loader, save_loader, topology
 

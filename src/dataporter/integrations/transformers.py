@@ -1,4 +1,4 @@
-"""An earlier path of `dataporter.trainers.transformers`."""
+"""The former import path of `dataporter.trainers.transformers`."""
 
 from dataporter.trainers.transformers import ResumableTrainer
 

@@ -1,4 +1,4 @@
-"""Which rank of how many am I, and so which sampler."""
+"""Strategies that find this process's rank and choose its sampler."""
 
 from dataporter.strategies.strategies import (
     DistributedStrategy,

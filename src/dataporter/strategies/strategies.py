@@ -1,10 +1,10 @@
-"""Strategies: how a loader learns its rank, and the sampler and seed that follow.
+"""Strategies: find a loader's rank, and choose its sampler and seed.
 
-    None, "auto", "unified"   a rank of the process group if one is up, else alone
-    "simple"                  never shared, also under a process group
-    "distributed"             shared; an error where rank and world size are not known
+    None, "auto", "unified"   a rank of the process group if there is one, else a single process
+    "simple"                  all data in this process, even under a process group
+    "distributed"             shared data; an error if rank and world size are unknown
 
-An explicit rank and world_size always win over detection and need no process group.
+An explicit rank and world_size override detection and need no process group.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dataporter.samplers import (
     group_topology,
 )
 
-# Ranks that cannot talk must agree on a seed without talking.
+# The seed of ranks that have no process group to agree on one.
 _AGREED_SEED = 0
 
 
 class ResumptionStrategy:
-    """What all strategies share; `topology` is theirs to decide."""
+    """Base of all strategies. Subclasses define `topology`."""
 
     def __init__(self, rank: int | None = None, world_size: int | None = None) -> None:
         if (rank is None) != (world_size is None):
@@ -38,27 +38,27 @@ class ResumptionStrategy:
                 ("rank", "world_size") if world_size is None else ("world_size", "rank")
             )
             value = rank if world_size is None else world_size
-            msg = f"{given}={value} was given without {missing}. Give both, or neither."
+            msg = f"{given}={value} was given without {missing}. Pass both or neither."
             raise OptionError(msg)
         self._given: Topology | None = None
         if rank is not None and world_size is not None:
             self._given = Topology(rank=rank, world_size=world_size)
 
     def topology(self) -> Topology:
-        """This process's rank, and how many there are."""
+        """Return this process's rank and the world size."""
         raise NotImplementedError
 
     @property
     def awaits_group(self) -> bool:
-        """Whether this is alone, and one of several once a process group comes up."""
+        """True if the data will be shared once a process group is initialized."""
         return False
 
     def choose_seed(self, generator: torch.Generator | None = None) -> int:
         """Choose a seed that every rank of the run agrees on.
 
-        Drawn from torch's global generator, or `generator`. With a process group, rank 0's
-        draw is sent to all. Ranks that were only told their numbers cannot talk: for them
-        it is 0, as in torch's DistributedSampler.
+        It is drawn from `generator`, by default torch's global one. With a process group, rank
+        0 sends its seed to all ranks. Ranks given by number alone cannot communicate and use 0,
+        as torch's DistributedSampler does.
         """
         if self.topology().world_size == 1:
             return drawn_seed(generator)
@@ -74,9 +74,9 @@ class ResumptionStrategy:
         generator: torch.Generator | None = None,
         joins: bool = False,
     ) -> ResumableSampler:
-        """Make the sampler of this rank: shared if there are several, else plain.
+        """Make this rank's sampler: shared if there are several ranks, else plain.
 
-        With `joins` it is shared later, too, if a process group comes up only then.
+        With `joins`, a plain sampler becomes shared when a process group is initialized later.
         """
         topology = self.topology()
         chosen = self.choose_seed(generator) if seed is None else seed
@@ -113,14 +113,14 @@ class ResumptionStrategy:
 
 
 def agreed(seed: int) -> int:
-    """Rank 0's seed, on every rank of the process group; all of them have to ask."""
+    """Return rank 0's seed on every rank. All ranks of the process group must call this."""
     chosen = [seed]
     dist.broadcast_object_list(chosen, src=0)
     return chosen[0]
 
 
 class UnifiedResumptionStrategy(ResumptionStrategy):
-    """Look for a process group, and be alone without one.
+    """Shares the data if there is a process group, and otherwise reads all of it.
 
     >>> type(UnifiedResumptionStrategy().create_sampler(10)).__name__
     'ResumableSampler'
@@ -137,14 +137,13 @@ class UnifiedResumptionStrategy(ResumptionStrategy):
 
 
 class SimpleStrategy(ResumptionStrategy):
-    """Be alone, also under a process group."""
+    """Reads all data in this process, even under a process group."""
 
     def __init__(self, rank: int | None = None, world_size: int | None = None) -> None:
         if rank is not None or world_size is not None:
             msg = (
-                "strategy='simple' never shares the data, but "
-                f"rank={rank} and world_size={world_size} were given. "
-                "Drop them, or use strategy='distributed'."
+                f"strategy='simple' conflicts with rank={rank} and world_size={world_size}: it "
+                "never shares the data. Remove them, or use strategy='distributed'."
             )
             raise OptionError(msg)
         super().__init__()
@@ -154,14 +153,14 @@ class SimpleStrategy(ResumptionStrategy):
 
 
 class DistributedStrategy(ResumptionStrategy):
-    """Be one of several ranks, or fail."""
+    """Shares the data among ranks, and raises if the rank is unknown."""
 
     def topology(self) -> Topology:
         found = self._given or group_topology()
         if found is None:
             msg = (
-                "strategy='distributed' needs to know its rank: no process group is up, and no "
-                "rank and world_size were given. Call torch.distributed.init_process_group() "
+                "strategy='distributed' requires a rank, but no process group is initialized and "
+                "no rank and world_size were given. Call torch.distributed.init_process_group() "
                 "before building the loader, or pass rank= and world_size=."
             )
             raise TopologyError(msg)
@@ -186,5 +185,5 @@ def resolve_strategy(
         msg = f"strategy must be one of {names}, found {name!r}."
         raise OptionError(msg)
     strategy = _STRATEGIES[name](rank, world_size)
-    strategy.topology()  # a strategy that cannot work says so now
+    strategy.topology()  # raise now if the rank is unknown
     return strategy

@@ -1,1 +1,1 @@
-"""At home in other frameworks: each module imports the one that it is named after, no other."""
+"""Integrations with trainers. Each module imports only the framework that it is named after."""

@@ -1,9 +1,9 @@
-"""Accelerate: an `Accelerator` that prepares our loaders as they are, and keeps their states.
+"""Accelerate: an `Accelerator` that uses our loaders as they are and saves their states.
 
-Accelerate's own `prepare` makes a new loader of torch's out of the parts of the given one,
-with a batch sampler that shares the data among processes. Ours share by themselves and can
-be sought, so `Accelerator` here hands them out as they are, with what Accelerate adds to
-any loader: batches on their device, and the knowledge of a pass's last batch.
+Accelerate's own `prepare` builds a new torch loader from the parts of the given one, with a
+batch sampler that shares the data among processes. Our loaders already share their data. So
+this `Accelerator` returns them as they are, and adds only two features of Accelerate: it moves
+batches to their device, and it reports the last batch of a pass.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 require("accelerate", at_least="1.1", extra="accelerate")
 
-import accelerate  # noqa: E402  only once it is known to be there
+import accelerate  # noqa: E402  only after `require`
 from accelerate.data_loader import DataLoaderStateMixin  # noqa: E402
 from accelerate.state import GradientState  # noqa: E402
 from accelerate.utils import send_to_device  # noqa: E402
 
-_REMEDY = "Pass restart_epoch=True to load_state to begin the loader's epoch anew."
+_REMEDY = "Pass restart_epoch=True to load_state to restart the loader's epoch."
 
 
 class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types
-    """One of our loaders as `Accelerator.prepare` hands it out.
+    """One of our loaders as `Accelerator.prepare` returns it.
 
-    Everything but the passes is the loader's own: `len()`, `epoch`, `set_epoch`,
-    `batches_processed`, `state_dict`. Looking ahead for the last batch delivers nothing, so
-    the state in the step of a batch is that after this batch.
+    Everything except iteration is the loader's own: `len()`, `epoch`, `set_epoch`,
+    `batches_processed`, `state_dict`. The look-ahead for the last batch delivers nothing, so a
+    state taken in a training step includes exactly the batches up to this one.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate 
 
     def __iter__(self) -> Iterator[Any]:
         batches: Pass = iter(self.loader)  # type: ignore[assignment]
-        self.begin()  # `remainder` stays -1: where samples were repeated they are not the last
+        self.begin()  # `remainder` stays -1: repeated samples need not be the last ones
         try:
             for batch in batches:
                 self.end_of_dataloader = batches.is_last()
@@ -80,25 +80,25 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate 
 
     @property
     def multiprocessing_context(self) -> NoReturn:
-        """Read by `accelerate.skip_first_batches`, which makes a loader of this one's parts."""
+        """Raise for `accelerate.skip_first_batches`, which reads this attribute."""
         msg = (
-            "skip_first_batches would skip what was not seen yet: after load_state the loader goes "
-            "on where it had come to. Leave the call out."
+            "skip_first_batches would skip unseen batches: after load_state the loader already "
+            "continues at the next batch. Remove the call."
         )
         raise OptionError(msg)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet, as while it is unpickled
+        if name == "loader":  # not set yet, as during unpickling
             raise AttributeError(name)
         return getattr(self.loader, name)
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
-    """`accelerate.Accelerator`, at home with our loaders.
+    """`accelerate.Accelerator` with support for our loaders.
 
-    `prepare` takes them as they are, `save_state` and `load_state` keep where they stand.
-    Make the `Accelerator` first, then the loader: it shares the data among the processes
-    that it finds when it is made.
+    `prepare` uses them as they are, and `save_state` and `load_state` include their states.
+    Make the `Accelerator` first and then the loader, which shares the data among the processes
+    that exist when it is made.
 
     >>> from dataporter import ResumableDataLoader
     >>> accelerator = Accelerator(cpu=True)
@@ -107,7 +107,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
     >>> [accelerator.gradient_state.end_of_dataloader for batch in loader]
     [False, False, True]
 
-    Loaders of other kinds are Accelerate's to prepare, as always.
+    Accelerate itself prepares all other loaders, as usual.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -139,37 +139,36 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
         if self.split_batches or self.dispatch_batches:
             name = "split_batches" if self.split_batches else "dispatch_batches"
             msg = (
-                f"{name}=True is for loaders that Accelerate shares out. Here every process reads "
-                "its own share, in batches of the loader's batch_size: leave it out."
+                f"{name}=True is not supported for dataporter's loaders: every process reads its "
+                f"own share, in batches of the loader's batch_size. Remove {name}."
             )
             raise OptionError(msg)
         several = self.num_processes > 1 and getattr(self, "parallelism_config", None) is None
         if several and loader.state_dict()["world_size"] == 1:
             msg = (
-                f"the loader is for one process, this run has {self.num_processes}, and each would "
-                "read all of the data. Make the loader after the Accelerator, and without "
-                "strategy='simple'."
+                f"the loader does not share its data, but this run has {self.num_processes} "
+                "processes. Make the loader after the Accelerator, and without strategy='simple'."
             )
             raise TopologyError(msg)
         if several and not self.even_batches and getattr(loader.sampler, "tail", None) == "pad":
             msg = (
-                "even_batches=False asks for no padding, but the loader pads its last batches: "
-                'tail="pad". Make it with tail="uneven" or tail="drop".'
+                'even_batches=False conflicts with the loader\'s tail="pad". Make the loader with '
+                'tail="uneven" or tail="drop".'
             )
             raise OptionError(msg)
 
     def free_memory(self, *objects: Any) -> Any:
-        """Let go of everything that was prepared."""
+        """Release everything that was prepared."""
         self._resumable.clear()
         return super().free_memory(*objects)
 
     def load_state(
         self, input_dir: str | None = None, *args: Any, restart_epoch: bool = False, **kwargs: Any
     ) -> None:
-        """Load a state that `save_state` has saved, loaders first.
+        """Load a checkpoint of `save_state`, loaders first.
 
-        Where it has no state of a loader, or one of another loader, that is an error and
-        nothing has been loaded; with `restart_epoch=True` such a loader begins its epoch anew.
+        A missing loader state, or the state of another loader, is an error, and nothing is
+        loaded. With `restart_epoch=True` such a loader restarts its epoch instead.
         """
         self._restarts_epoch = restart_epoch
         super().load_state(input_dir, *args, **kwargs)
@@ -201,8 +200,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
         saved = read_states(folder / FILE, remedy=_REMEDY)
         if len(saved) != len(self._resumable):
             msg = (
-                f"{folder} has the states of {len(saved)} loaders, {len(self._resumable)} are "
-                f"prepared. Prepare the same. {_REMEDY}"
+                f"{folder} has the states of {len(saved)} loaders, but {len(self._resumable)} are "
+                f"prepared. Prepare the same loaders. {_REMEDY}"
             )
             raise StateMismatchError(msg)
         return saved

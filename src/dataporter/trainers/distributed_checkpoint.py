@@ -1,10 +1,10 @@
-"""A loader in checkpoints of torch.distributed.checkpoint, whatever its state holds.
+"""Loaders of every kind in checkpoints of torch.distributed.checkpoint.
 
-`dcp.save` takes a state apart: each value becomes an entry of its own, written by whichever
-rank has least to write, and `dcp.load` reads only those entries that the state has before
-the load. A loader over a map-style dataset bears that as it is, since its state is flat,
-has the same keys always, and is the same on every rank. States of iterables and of samplers
-of the user's own do not. `WholeState` makes one entry of any state, and keeps all ranks'.
+`dcp.save` splits a state: each value becomes its own entry, written by the rank with the least
+to write. `dcp.load` reads only the entries that the present state has. This works for a loader
+over a map-style dataset: its state is flat, always has the same keys, and is the same on every
+rank. It fails for states of iterables and of user-defined samplers. `WholeState` stores any
+state as one entry, with the states of all ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENTRY = "state"
 
 
 class WholeState:
-    """A loader as `dcp.save`, `dcp.async_save` and `dcp.load` should see it.
+    """A wrapper that stores a loader's state as one entry of a `dcp` checkpoint.
 
     >>> from dataporter import ResumableDataLoader
     >>> loader = ResumableDataLoader(range(10), batch_size=2, shuffle=True)
@@ -40,9 +40,8 @@ class WholeState:
     >>> sum(len(batch) for batch in loader)
     8
 
-    With a process group its ranks exchange their states in `state_dict()`, so each of them has
-    to call it, as each has to call `dcp.save`. Where only some ranks do, give their
-    `process_group`.
+    In a process group the ranks exchange their states in `state_dict()`, so every rank must call
+    it, as every rank must call `dcp.save`. If only some ranks do, pass their `process_group`.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class WholeState:
         self._group = process_group
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all ranks as bytes; of one, where they are the same."""
+        """Return the states of all ranks as bytes, or one state if they are equal."""
         own = self._loader.state_dict()
         states: list[Any] = [own]
         ranks = _topology(self._group).world_size
@@ -63,7 +62,7 @@ class WholeState:
         return {_ENTRY: pack(packed if len(set(packed)) > 1 else packed[:1])}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue where the ranks were that saved this, on as many or on others."""
+        """Continue where the saving ranks stood. The number of ranks may differ."""
         load_states(self._loader, _unpacked(state_dict), _topology(self._group))
 
 
@@ -76,16 +75,16 @@ def load_loader(
     storage_reader: StorageReader | None = None,
     process_group: dist.ProcessGroup | None = None,
 ) -> bool:
-    """Load only a loader out of a checkpoint, saved as it is or as a `WholeState`.
+    """Load only a loader from a checkpoint, whether saved directly or as a `WholeState`.
 
-    For checkpoints that may have none, where `dcp.load` fails with an error of its own. With
-    `missing="begin"` the loader is then left as it is, a new one at the beginning of its first
-    epoch; whether a state was there is what is returned. Every rank has to call this.
+    Return True if the checkpoint has a state of the loader. If not, raise an error, or with
+    `missing="begin"` return False and leave the loader as it is: a new loader starts its first
+    epoch. Every rank must call this.
     """
     check_missing(missing)
     reader = FileSystemReader(checkpoint_id) if checkpoint_id is not None else storage_reader
     if reader is None:
-        msg = "load_loader needs a checkpoint_id or a storage_reader, found neither."
+        msg = "load_loader requires a checkpoint_id or a storage_reader, found neither."
         raise OptionError(msg)
     try:
         found = reader.read_metadata().state_dict_metadata
@@ -112,10 +111,10 @@ def _unpacked(state: object) -> list[Mapping[str, Any]]:
     packed = state.get(_ENTRY) if isinstance(state, Mapping) else None
     if not isinstance(packed, bytes):
         msg = (
-            f"a WholeState was saved as a dict with bytes under {_ENTRY!r}, found {state!r:.80}. "
-            "Load what dcp.save wrote of a WholeState; a loader that was saved as it is, is loaded "
-            "as it is, or by load_loader."
+            f"a WholeState must be a dict with bytes under {_ENTRY!r}, found {state!r:.80}. Load a "
+            "checkpoint that holds a WholeState. Load a loader that was saved directly by "
+            "load_loader, or without WholeState."
         )
         raise StateFormatError(msg)
-    # Bytes of `pack`. What dcp.load reads it has unpickled itself already.
+    # Bytes written by `pack`. dcp.load has already unpickled the rest of the file.
     return [pickle.loads(one) for one in pickle.loads(packed)]  # noqa: S301

@@ -1,8 +1,8 @@
-"""The states of a run's loaders in one file of a framework's checkpoint.
+"""One file with the states of a run's loaders, for the checkpoint of a framework.
 
-The first rank writes and reads it, the others are told: no rank writes over what another
-has written, and ranks that share no disk agree. Where all ranks have the same state, which
-is so unless a dataset is read in lanes, it is kept once.
+Only rank 0 writes and reads the file, and sends its contents to the other ranks. So no rank
+overwrites another's file, and ranks without a shared disk agree. Equal states are stored once.
+They are equal unless a dataset is read in lanes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ States: TypeAlias = list[dict[str, Any]]  # of one loader: that of all ranks, or
 
 
 class HasState(Protocol):
-    """A loader, or whatever stands for one."""
+    """A loader, or an object with the state of one."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
 
 def write_states(path: Path, loaders: Sequence[HasState]) -> None:
-    """Write the states of some loaders; all ranks call this.
+    """Write the states of some loaders. All ranks must call this.
 
     >>> import tempfile
     >>> from dataporter import ResumableDataLoader
@@ -47,7 +47,7 @@ def write_states(path: Path, loaders: Sequence[HasState]) -> None:
 
 
 def read_states(path: Path, *, remedy: str) -> list[States]:
-    """Read what `write_states` wrote, or say that it is not there and what to do."""
+    """Read a file of `write_states`. Errors end with `remedy`."""
     return on_first_rank(lambda: _read(path, remedy))
 
 
@@ -55,7 +55,7 @@ def _write(path: Path, contents: list[States]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         torch.save(contents, path)
-        torch.load(path, weights_only=True)  # what could not be loaded later is an error now
+        torch.load(path, weights_only=True)  # raise now if it could not be loaded later
     except Exception as error:
         explain(error, {"loaders": contents})
         raise
@@ -64,8 +64,8 @@ def _write(path: Path, contents: list[States]) -> None:
 def _read(path: Path, remedy: str) -> list[States]:
     if not path.exists():
         msg = (
-            f"{path.parent} holds no state of a loader: there is no {path.name}. It was saved "
-            f"without dataporter, or is not a checkpoint. {remedy}"
+            f"{path.parent} has no loader state: {path.name} is missing. The checkpoint was saved "
+            f"without dataporter, or the folder is not a checkpoint. {remedy}"
         )
         raise StateMissingError(msg)
     contents: list[States] = loaded(path, remedy)
@@ -73,9 +73,9 @@ def _read(path: Path, remedy: str) -> list[States]:
 
 
 def loaded(path: Path, remedy: str) -> Any:
-    """What torch has saved in a file of ours, or an error that says what to do."""
+    """Return the contents of a file of dataporter. Errors end with `remedy`."""
     try:
         return torch.load(path, weights_only=True)
     except Exception as error:
-        msg = f"{path} is damaged, or was not written by dataporter: {error!r:.200}. {remedy}"
+        msg = f"{path} is damaged or not written by dataporter: {error!r:.200}. {remedy}"
         raise StateFormatError(msg) from error

@@ -1,9 +1,8 @@
-"""A loader in a Ray Train run: its place among the workers, and its state in Ray's checkpoints.
+"""A loader in a Ray Train run: its rank among the workers, and its state in Ray's checkpoints.
 
-Under `TorchTrainer` a loader needs nothing of this to share the data: Ray sets up a process
-group, which it finds. Ray restarts workers that died from the newest checkpoint that was
-reported, a folder into which those of all workers are merged; so each rank has a file of its
-own in it.
+Under `TorchTrainer` a loader finds Ray's process group and shares the data by itself. Ray
+restarts dead workers from the newest reported checkpoint. This is one folder that merges the
+folders of all workers, so each rank has its own file in it.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from dataporter.trainers.rank_states import Missing, check_missing, load_states,
 from dataporter.trainers.requirement import require
 from dataporter.training.loadable import explain
 
-# The oldest that was tried and does what is promised; 2.30 takes any process for rank 0 of 1.
+# The oldest version that passes the tests. In 2.30 every process is rank 0 of 1.
 require("ray", at_least="2.51", extra="ray")
 
-from ray import train  # noqa: E402  after it is known to be there
+from ray import train  # noqa: E402  only after `require`
 
 _NAME = "{key}-rank{rank:05}.pt"
-_REMEDY = "Load an older checkpoint, or begin without one."
+_REMEDY = "Load an older checkpoint, or start without one."
 
 
 def topology() -> dict[str, int]:
-    """This worker's rank and the number of workers, as arguments of a loader.
+    """Return this worker's rank and the number of workers, as arguments of a loader.
 
-    For trainers that set up no process group of torch: `ResumableDataLoader(data, **topology())`.
+    For trainers without a torch process group: `ResumableDataLoader(data, **topology())`.
     """
     here = _here()
     return {"rank": here.rank, "world_size": here.world_size}
@@ -45,9 +44,9 @@ def topology() -> dict[str, int]:
 def save_loader(
     loader: ResumableDataLoader[Any], folder: str | os.PathLike[str], *, key: str = "loader"
 ) -> None:
-    """Write a loader's state into a folder, to be reported to Ray as a checkpoint.
+    """Write a loader's state into a folder that is reported to Ray as a checkpoint.
 
-    Of a map-style dataset the state of one worker will do; of an iterable each worker has to
+    For a map-style dataset the state of one worker is enough. For an iterable each worker must
     save and report its own.
     """
     state = loader.state_dict()
@@ -70,10 +69,10 @@ def load_loader(
     key: str = "loader",
     missing: Missing = "raise",
 ) -> bool:
-    """Make a loader continue at what the workers saved into a checkpoint, were they more or fewer.
+    """Make a loader continue from a checkpoint of `save_loader`, of any number of workers.
 
-    If no state is there, that is an error; with `missing="begin"` the loader is left as it is.
-    Whether one was there is what is returned.
+    Return True if the checkpoint has a state. If not, raise an error, or with `missing="begin"`
+    return False and leave the loader as it is.
     """
     check_missing(missing)
     paths = sorted(Path(folder).glob(f"{glob.escape(key)}-rank*.pt"))
@@ -90,7 +89,7 @@ def _here() -> Topology:
         return Topology(rank=context.get_world_rank(), world_size=context.get_world_size())
     except RuntimeError as error:
         msg = (
-            f"this is no worker of Ray Train, so Ray knows no rank of it ({error}). Call it in the "
-            "function that is given to the trainer, or pass rank= and world_size= to the loader."
+            f"this process is not a Ray Train worker and has no rank ({error}). Call this inside "
+            "the trainer's train_loop_per_worker, or pass rank= and world_size= to the loader."
         )
         raise TopologyError(msg) from error

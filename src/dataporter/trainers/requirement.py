@@ -1,4 +1,4 @@
-"""What an integration needs to be installed, and the error that says so."""
+"""A check that a required package is installed in a suitable version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataporter.errors import MissingExtraError
 
 
 def require(*distributions: str, at_least: str, extra: str) -> None:
-    """Check that one of some distributions is installed, in a version that will do.
+    """Raise unless one of these distributions is installed, in version `at_least` or newer.
 
     >>> require("torch", at_least="2.6", extra="none")
     >>> require("torch", at_least="99", extra="future")
@@ -33,7 +33,7 @@ install "torch-dataporter[future]".
 
 
 def has_version(distribution: str, at_least: str, *, below: str | None = None) -> bool:
-    """Whether a distribution is installed, in a version between these.
+    """Return True if a distribution is installed in a version from `at_least` to below `below`.
 
     >>> has_version("torch", "2.6"), has_version("torch", "2.6", below="2.6.1")
     (True, False)
@@ -46,6 +46,6 @@ def has_version(distribution: str, at_least: str, *, below: str | None = None) -
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: 2.13.0+cpu is (2, 13, 0)."""
+    """Return the leading numbers of a version: (2, 13, 0) for 2.13.0+cpu."""
     leading = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in leading.group().split(".")) if leading else ()

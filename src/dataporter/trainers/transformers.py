@@ -1,9 +1,9 @@
-"""transformers: a `Trainer` whose training data is read by our loader.
+"""transformers: a `Trainer` that reads its training data through our loader.
 
-A Trainer that resumes counts the batches it has trained on and skips as many. Here the
-loader's state is kept in the checkpoint, the loader goes on where that was taken, and what
-the Trainer skips are numbers. Which samples there are, their columns, collation and sampling
-strategy stay the Trainer's to say; so does evaluation, which has nothing to resume.
+A Trainer resumes by skipping the batches that it has trained on. Here the checkpoint holds the
+loader's state, the loader continues from it, and the Trainer skips only batch numbers. The
+Trainer still decides on samples, columns, collation and sampling strategy, and it evaluates with
+its own loader.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from dataporter.trainers.rank_states import load_states
 from dataporter.trainers.requirement import require
 from dataporter.training.ranks import topology
 
-# Before 4.57 a Trainer miscounts an accumulation that does not divide the epoch, and trains nothing
-# from a checkpoint of a stream's end. It needs Accelerate 1.3, whatever it says itself.
+# Before 4.57 a Trainer miscounts an accumulation that does not divide the epoch, and trains
+# nothing from a checkpoint at the end of an iterable. It requires Accelerate 1.3, although its
+# own metadata asks for less.
 require("transformers", at_least="4.57", extra="transformers")
 require("accelerate", at_least="1.3", extra="transformers")
 
-from accelerate.data_loader import (  # noqa: E402  once it is known to be there
+from accelerate.data_loader import (  # noqa: E402  only after `require`
     BatchSamplerShard,
     SeedableRandomSampler,
 )
@@ -47,15 +48,15 @@ from transformers import (  # noqa: E402  likewise
 from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint  # noqa: E402
 
-_REMEDY = "Pass ignore_data_skip=True in the TrainingArguments to begin the epoch anew."
+_REMEDY = "Pass ignore_data_skip=True in the TrainingArguments to restart the epoch."
 
 
 class ResumableTrainer(Trainer):
-    """`transformers.Trainer` that resumes at the exact sample, by a seek.
+    """A `transformers.Trainer` that resumes at exactly the next sample.
 
-    It takes a Trainer's arguments, and `loader_options`: arguments of `ResumableDataLoader`
-    beyond those that follow from the TrainingArguments. `train_loader` is the loader, once
-    there is one. With another Trainer it is put before that:
+    It takes a Trainer's arguments, and `loader_options` with further arguments of
+    `ResumableDataLoader`. `train_loader` is the loader, once there is one. To combine it with
+    another Trainer, put it first:
 
     >>> from transformers import Seq2SeqTrainer
     >>> class ResumableSeq2SeqTrainer(ResumableTrainer, Seq2SeqTrainer):
@@ -70,7 +71,7 @@ class ResumableTrainer(Trainer):
         self._saved: States | None = None
         self.train_loader: ResumableDataLoader[Any] | None = None
         super().__init__(*args, **kwargs)
-        self.add_callback(_Watch(self))
+        self.add_callback(_ResumeChecks(self))
 
     def train(
         self,
@@ -78,10 +79,10 @@ class ResumableTrainer(Trainer):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Train, from the start or from a checkpoint: a folder, or True for the last one.
+        """Train from the start or from a checkpoint: a folder, or True for the last one.
 
-        A checkpoint without a loader's state is an error, and so is one of other data; with
-        `ignore_data_skip=True` in the TrainingArguments the epoch begins anew.
+        A checkpoint without a loader state, or of other data, is an error. With
+        `ignore_data_skip=True` in the TrainingArguments the epoch restarts instead.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
@@ -95,7 +96,7 @@ class ResumableTrainer(Trainer):
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The Trainer's view of our loader, which is `train_loader`."""
+        """Return the Trainer's view of our loader, which is `train_loader`."""
         options = {**self._options_of(super().get_train_dataloader()), **self._loader_options}
         self.train_loader = loader = ResumableDataLoader(**options)
         if self._resumes_from is not None:
@@ -103,7 +104,7 @@ class ResumableTrainer(Trainer):
         return _as_numbered_batches(loader)
 
     def _options_of(self, prepared: Any) -> dict[str, Any]:
-        """The arguments of a loader that delivers what the Trainer's own would."""
+        """Return the arguments of a loader with the same batches as the Trainer's own."""
         options = {
             "collate_fn": prepared.collate_fn,
             "num_workers": prepared.num_workers,
@@ -118,9 +119,9 @@ class ResumableTrainer(Trainer):
             return options | _options_by_index(prepared)
         if self.args.world_size > 1 and "lanes" not in self._loader_options:
             msg = (
-                f"an iterable on {self.args.world_size} processes is read in lanes: copies that "
-                "each see get_worker_info() as one of several workers and read their part. Say "
-                'how many there are in all: loader_options={"lanes": ...}.'
+                f"an iterable on {self.args.world_size} processes requires a number of lanes. A "
+                "lane is a copy of the dataset that reads its part by get_worker_info(), as one of "
+                'several workers. Pass the total number: loader_options={"lanes": ...}.'
             )
             raise OptionError(msg)
         return options | {
@@ -130,7 +131,7 @@ class ResumableTrainer(Trainer):
         }
 
     def _continue(self, loader: ResumableDataLoader[Any], folder: Path) -> None:
-        """Put a loader where the checkpoint was saved."""
+        """Move a loader to the position of the checkpoint."""
         if self._saved is not None:
             try:
                 load_states(loader, self._saved, topology())
@@ -139,7 +140,7 @@ class ResumableTrainer(Trainer):
                 raise StateMismatchError(msg) from error
         try:
             length = len(loader)
-        except TypeError:  # then the Trainer counts no epochs either
+        except TypeError:  # without a length the Trainer counts no epochs either
             return
         accumulated = self.args.gradient_accumulation_steps
         trained = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
@@ -151,24 +152,24 @@ class ResumableTrainer(Trainer):
             loader.set_epoch(epoch)
 
     def _check_batch_size(self, saved: int | None) -> None:
-        """Check that batches are as large as those of the checkpoint.
+        """Raise if the batch size differs from the checkpoint's.
 
-        Up to 5.0 a Trainer goes on with the checkpoint's, whatever it is asked for.
+        Up to 5.0 a Trainer silently continues with the checkpoint's batch size.
         """
         finds_it = self.args.auto_find_batch_size
         asked = self._train_batch_size if finds_it else self.args.train_batch_size
         if saved not in (None, asked):
             msg = (
-                f"per_device_train_batch_size changed: the checkpoint was saved with batches of "
-                f"{saved} in each process, now they have {asked} samples. A Trainer counts its "
-                f"steps, so resume with the same batches. {_REMEDY}"
+                f"per_device_train_batch_size changed: the checkpoint was saved with {saved}, now "
+                f"it is {asked}. A Trainer counts steps, so resume with the same batch size. "
+                f"{_REMEDY}"
             )
             raise StateMismatchError(msg)
 
     def _save_checkpoint(self, model: Any, trial: Any, **kwargs: Any) -> None:
-        # First of all, so that a checkpoint that is whole for a Trainer is whole for us.
+        # Written first, so that a checkpoint the Trainer takes for complete has our states too.
         folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        loader: Any = self.train_loader  # there is one: see `_Watch`
+        loader: Any = self.train_loader  # not None: see `_ResumeChecks`
         write_states(Path(self._get_output_dir(trial=trial), folder, FILE), [loader])
         super()._save_checkpoint(model, trial, **kwargs)
 
@@ -176,31 +177,32 @@ class ResumableTrainer(Trainer):
 def _check_counts(
     state: Mapping[str, Any], loader: ResumableDataLoader[Any], epoch: int, batch: int
 ) -> None:
-    """Check that the Trainer takes the run to be where the loader's state says it is."""
+    """Raise unless the Trainer's counters and the loader's state name the same batch."""
     now, length = loader.state_dict(), len(loader)
     same = all(state[name] == now[name] for name in ("batch_size", "world_size"))
     if same and state["epoch"] * length + state["batches_processed"] == epoch * length + batch:
         return
     msg = (
-        f"the loader's state is at batch {state['batches_processed']} of epoch {state['epoch']}, "
-        f"with batches of {state['batch_size']} on {state['world_size']} processes. The Trainer, "
-        f"which counts its steps, takes it to be at batch {batch} of epoch {epoch}, with batches "
-        f"of {now['batch_size']} on {now['world_size']} processes. Resume with the same batches, "
-        f"processes and accumulation. {_REMEDY}"
+        f"the Trainer and the loader disagree on the position: the loader's state is at batch "
+        f"{state['batches_processed']} of epoch {state['epoch']}, with batches of "
+        f"{state['batch_size']} on {state['world_size']} processes; the Trainer's step count means "
+        f"batch {batch} of epoch {epoch}, with batches of {now['batch_size']} on "
+        f"{now['world_size']} processes. Resume with the same batch size, number of processes and "
+        f"accumulation. {_REMEDY}"
     )
     raise StateMismatchError(msg)
 
 
 def _options_by_index(prepared: Any) -> dict[str, Any]:
-    """What a loader that Accelerate has prepared says of its samples and their order."""
+    """Return loader arguments for the samples and order of a loader prepared by Accelerate."""
     options: dict[str, Any] = {"dataset": prepared.dataset}
     batches = prepared.batch_sampler
-    if isinstance(batches, BatchSamplerShard):  # which knows whose share this is
+    if isinstance(batches, BatchSamplerShard):  # it knows rank and world size
         options |= {"rank": batches.process_index, "world_size": batches.num_processes}
         if batches.split_batches:
             msg = (
-                "split_batches=True is for loaders that Accelerate shares out. Here a process "
-                "reads batches of per_device_train_batch_size: leave it out."
+                "split_batches=True is not supported: every process reads batches of "
+                "per_device_train_batch_size. Remove split_batches."
             )
             raise OptionError(msg)
         if not batches.even_batches and not batches.drop_last:
@@ -217,21 +219,21 @@ def _options_by_index(prepared: Any) -> dict[str, Any]:
 
 
 class _Batches(Dataset[Any]):
-    """A loader's batches in their turn, whatever number they are asked for by."""
+    """A loader's batches in order. The index is ignored."""
 
     def __init__(self, loader: ResumableDataLoader[Any]) -> None:
         self.loader = loader
         self.rest: Iterator[Any] = iter(())
 
     def __getitem__(self, _number: int) -> Any:
-        return next(self.rest)  # which ends the pass of whoever asks, too
+        return next(self.rest)  # StopIteration ends the Trainer's pass too
 
     def __len__(self) -> int:
         return len(self.loader.dataset)  # type: ignore[arg-type]  # samples: a Trainer shows them
 
 
-class _Numbers:
-    """The numbers of a loader's batches; drawing them begins a pass."""
+class _BatchNumbers:
+    """The numbers of a loader's batches. Iterating over them starts a pass."""
 
     def __init__(self, batches: _Batches) -> None:
         self._batches = batches
@@ -246,26 +248,26 @@ class _Numbers:
 
 
 def _as_numbered_batches(loader: ResumableDataLoader[Any]) -> DataLoader[Any]:
-    """A loader of torch's whose samples are our batches.
+    """Return a torch loader whose samples are our batches.
 
-    A Trainer skips what it has trained on by `accelerate.skip_first_batches`, which makes a
-    new loader of the parts of the given one and draws from its batch sampler as many batches
-    as are to be skipped. Drawn here are numbers, which cost nothing.
+    A Trainer skips trained batches with `accelerate.skip_first_batches`. That builds a new loader
+    from the parts of the given one and draws the skipped batches from its batch sampler. Here it
+    draws only numbers, which cost nothing.
     """
     batches = _Batches(loader)
-    return DataLoader(batches, batch_sampler=_Numbers(batches), collate_fn=_the_only)
+    return DataLoader(batches, batch_sampler=_BatchNumbers(batches), collate_fn=_only_item)
 
 
-def _the_only(batches: list[Any]) -> Any:
+def _only_item(batches: list[Any]) -> Any:
     [batch] = batches
     return batch
 
 
-class _Watch(TrainerCallback):
-    """Checks that our loader is in use, and puts right what a Trainer resumes otherwise.
+class _ResumeChecks(TrainerCallback):
+    """Checks that our loader is in use, and corrects two things that a Trainer resumes wrongly.
 
-    That is the progress bar, and the random generators of a run that resumes at the end of a
-    stream.
+    These are the progress bar, and the random generators of a run that resumes at the end of an
+    iterable.
     """
 
     def __init__(self, trainer: ResumableTrainer) -> None:
@@ -275,9 +277,9 @@ class _Watch(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:  # noqa: ARG002
         if self._trainer.train_loader is None:
             msg = (
-                f"{type(self._trainer).__name__} overrides get_train_dataloader() and trains on a "
-                "loader of its own, which cannot be resumed. Change the dataset, the collator or "
-                "loader_options instead, or return what super().get_train_dataloader() returns."
+                f"{type(self._trainer).__name__}.get_train_dataloader() returns its own loader, "
+                "which cannot be resumed. Change the dataset, the collator or loader_options "
+                "instead, or return super().get_train_dataloader()."
             )
             raise OptionError(msg)
         self._has_trained = False
@@ -292,8 +294,8 @@ class _Watch(TrainerCallback):
         self._has_trained = True
 
     def on_epoch_end(self, *_: Any, **__: Any) -> None:
-        # Up to 5.0 a Trainer restores the generators with the first batch that it resumes with,
-        # and at the end of a stream there is none: the epoch that is resumed is empty.
+        # Up to 5.0 a Trainer restores the generators at the first batch after a resume. At the
+        # end of an iterable there is no such batch, since the resumed epoch is empty.
         folder = self._trainer._resumes_from  # noqa: SLF001
         if folder is not None and not self._has_trained:
             self._trainer._load_rng_state(str(folder))  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""What a training script needs around a loader: collators, loaders, configuration, checkpoints."""
+"""Parts of a training script around a loader: collators, configuration, checkpoints."""
 
 from dataporter.training.checkpoint import CheckpointManager
 from dataporter.training.data_module import DataModuleProtocol, UniversalDataModule

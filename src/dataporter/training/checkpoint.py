@@ -1,9 +1,8 @@
-"""`CheckpointManager`: what goes into a run's checkpoints, which of them are kept, and back.
+"""`CheckpointManager`: saves and loads a run's checkpoints, and removes old ones.
 
-Files and their safety are `checkpoint_file`'s, agreement among ranks is `ranks`'. Here is
-what a checkpoint holds, all of it loadable with `weights_only=True`: the states of model,
-optimizer, scheduler and loader, epoch, step, metrics, the generators of every rank, and
-whatever the user adds.
+A checkpoint holds the states of model, optimizer, scheduler and loader, epoch, step, metrics,
+the generators of every rank, and the user's own state. All of it loads with
+`weights_only=True`. `checkpoint_file` writes files safely, and `ranks` makes ranks agree.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from dataporter.training.rng_state import get_rng_state, set_rng_state
 
 
 class CheckpointManager:
-    """A folder of checkpoints that survives kills, full disks and damaged files.
+    """A folder of checkpoints that survives killed processes, full disks and damaged files.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -58,12 +57,12 @@ class CheckpointManager:
     {'val_loss': 0.38}
     >>> folder.cleanup()
 
-    Nothing is ever removed unless `keep_last` or `keep_best` is given. Then the newest
-    `keep_last` checkpoints (1 if only `keep_best` is given) and the `keep_best` with the
-    lowest `metric` (highest with mode="max"; of equals the newer, NaN last) are kept.
+    Checkpoints are removed only if `keep_last` or `keep_best` is given. Then the newest
+    `keep_last` checkpoints (1 if only `keep_best` is given) and the `keep_best` ones with the
+    lowest `metric` are kept (highest with mode="max"; the newer of equals; NaN last).
 
-    In a process group every rank calls `save` and `load`: rank 0 writes while the others
-    wait, and all return the same path or raise the same error.
+    In a process group every rank must call `save` and `load`. Rank 0 writes while the others
+    wait, and all ranks return the same path or raise the same error.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class CheckpointManager:
         for name, count in (("keep_best", keep_best), ("keep_last", keep_last)):
             check_int(name, count, least=1, optional=True)
         if keep_best is not None and metric is None:
-            msg = f"keep_best={keep_best} needs metric=, the name of the metric that decides."
+            msg = f"keep_best={keep_best} requires metric=, the name of the metric to compare."
             raise OptionError(msg)
         if mode not in ("min", "max"):
             msg = f"mode must be 'min' or 'max', found {mode!r}."
@@ -105,10 +104,10 @@ class CheckpointManager:
         dataloader: Any = None,
         step: int | None = None,
     ) -> Path:
-        """Write a new checkpoint, then remove those that are not to be kept.
+        """Write a new checkpoint, then remove the ones that are not to be kept.
 
-        Whatever has a `state_dict()` can be given, or a state dict itself. Without `metrics`,
-        as in the middle of an epoch, a checkpoint is not among the best.
+        Pass objects with a `state_dict()` method, or state dicts. A checkpoint without `metrics`,
+        as in the middle of an epoch, is never among the best.
         """
         contents: dict[str, Any] = {}
 
@@ -123,7 +122,7 @@ class CheckpointManager:
             contents["scheduler"] = _state_of("scheduler", scheduler)
             return _state_of("dataloader", dataloader), get_rng_state()
 
-        # Every rank takes its states, since taking them may be a collective call.
+        # Every rank takes its states, since `state_dict()` may be a collective call.
         loader_states, rng_states = zip(*on_every_rank(collect), strict=True)
         contents["dataloaders"] = without_repetition(loader_states)
         contents["rng_states"] = list(rng_states)
@@ -141,17 +140,17 @@ class CheckpointManager:
         map_location: Any = "cpu",
         strict: bool = True,
     ) -> dict[str, Any]:
-        """Return a checkpoint's contents, after putting back the objects that are given.
+        """Load a checkpoint's states into the given objects, and return its contents.
 
-        Without a path it is the newest one that is sound, with a warning that names damaged
-        ones. The dict has what `save` was given under the same names, states for objects, and
-        `rng_state` and `path`. `restore_rng` puts back the global generators of this rank.
-        `strict=False` is passed on to the loader, which then takes a state of other data.
+        Without a path, the newest intact checkpoint is loaded, with a warning that names damaged
+        ones. The returned dict has the names of `save`, with states in place of objects, and
+        `rng_state` and `path`. `restore_rng` restores the global generators of this rank.
+        `strict=False` is passed to the loader, which then accepts a state of other data.
         """
         named = None if path is None else _path("path", path)
         options = {"dataloader": {} if strict else {"strict": False}}
         objects = {
-            "dataloader": dataloader,  # first: it refuses what does not fit, the others half do
+            "dataloader": dataloader,  # first: it checks a state before it changes anything
             "model": model,
             "optimizer": optimizer,
             "scheduler": scheduler,
@@ -161,7 +160,7 @@ class CheckpointManager:
             try:
                 return self._load(named, objects, options, restore_rng, map_location)
             except CheckpointNotFoundError:
-                # A live writer may have removed it since it was chosen, having a newer one.
+                # Another process may have saved a newer one and removed this one meanwhile.
                 if named is not None or on_first_rank(self.checkpoints) == there:
                     raise
 
@@ -173,7 +172,7 @@ class CheckpointManager:
         restore_rng: bool,
         map_location: Any,
     ) -> dict[str, Any]:
-        chosen = on_first_rank(lambda: self._newest_sound() if named is None else _verified(named))
+        chosen = on_first_rank(lambda: self._newest_intact() if named is None else _verified(named))
         contents: dict[str, Any] = {}
 
         def restore() -> None:
@@ -193,13 +192,13 @@ class CheckpointManager:
         return contents
 
     def checkpoints(self) -> list[Path]:
-        """The checkpoints that there are, oldest first."""
+        """Return the existing checkpoints, oldest first."""
         return checkpoints_in(self.checkpoint_dir)
 
     def best(self) -> Path | None:
-        """The checkpoint with the best `metric`, None if none has it."""
+        """Return the checkpoint with the best `metric`, or None if none has it."""
         if self._metric is None:
-            msg = "best() needs CheckpointManager(..., metric=), the metric that decides."
+            msg = "best() requires a metric to compare. Pass metric= to CheckpointManager."
             raise OptionError(msg)
         ranked = self._ranked(self._labels())
         return ranked[0] if ranked else None
@@ -218,10 +217,10 @@ class CheckpointManager:
         return path
 
     def _remove_others(self, saved: Path) -> None:
-        """Remove what is not to be kept, but never what was just saved.
+        """Remove checkpoints that are not to be kept, but never the one just saved.
 
-        That may not be the newest, where somebody else saves here too. A file that cannot be
-        read is left: nothing is known of it.
+        The one just saved need not be the newest, if another process saves here too. Unreadable
+        files are not removed, since their metrics are unknown.
         """
         if self._keep_best is None and self._keep_last is None:
             return
@@ -232,7 +231,7 @@ class CheckpointManager:
             path.unlink(missing_ok=True)
 
     def _labels(self) -> dict[Path, Label]:
-        """What the sound checkpoints say of themselves, oldest first."""
+        """Return the labels of all readable checkpoints, oldest first."""
         labels = {}
         for path in self.checkpoints():
             try:
@@ -242,7 +241,7 @@ class CheckpointManager:
         return labels
 
     def _ranked(self, labels: dict[Path, Label]) -> list[Path]:
-        """Those that have the metric, best first."""
+        """Return the checkpoints that have the metric, best first."""
         values = {
             path: self._sign * label.metrics[self._metric]
             for path, label in reversed(labels.items())
@@ -250,7 +249,7 @@ class CheckpointManager:
         }
         return sorted(values, key=lambda path: (math.isnan(values[path]), values[path]))
 
-    def _newest_sound(self) -> Path:
+    def _newest_intact(self) -> Path:
         damaged: list[CheckpointError] = []
         there = self.checkpoints()
         for path in reversed(there):
@@ -259,26 +258,26 @@ class CheckpointManager:
             except CheckpointDamagedError as error:
                 damaged.append(error)
             except CheckpointNotFoundError as error:
-                if self.checkpoints() != there:  # likewise
-                    return self._newest_sound()
-                damaged.append(error)  # a link to nothing
+                if self.checkpoints() != there:  # removed by another process: try again
+                    return self._newest_intact()
+                damaged.append(error)  # a broken link
             else:
                 if damaged:
                     found = "\n".join(map(str, damaged))
-                    msg = f"damaged checkpoints were passed over for {path}:\n{found}"
-                    # Six calls up is whoever called load().
+                    msg = f"damaged checkpoints were skipped, and {path} was loaded:\n{found}"
+                    # Six calls up is the caller of load().
                     warnings.warn(msg, CheckpointDamagedWarning, stacklevel=6)
                 return path
         if damaged:
             found = "\n".join(map(str, damaged))
             msg = (
-                f"no checkpoint in {self.checkpoint_dir} is sound:\n{found}\n"
-                "Put back a copy of one, or begin anew in another folder."
+                f"all checkpoints in {self.checkpoint_dir} are damaged:\n{found}\n"
+                "Restore a copy of one, or start again in another folder."
             )
             raise CheckpointDamagedError(msg)
         msg = (
-            f"there is no checkpoint in {self.checkpoint_dir}. Look with checkpoints() before "
-            "load() where a run may start anew."
+            f"there is no checkpoint in {self.checkpoint_dir}. If a run may be new, call "
+            "checkpoints() before load()."
         )
         raise CheckpointNotFoundError(msg)
 
@@ -292,8 +291,8 @@ class CheckpointManager:
         if self._keep_best is not None and self._metric not in checked:
             hint = did_you_mean(str(self._metric), checked)
             msg = (
-                f"keep_best needs the metric {self._metric!r}, found {sorted(checked)}.{hint} Give "
-                "it, or no metrics at all: then the checkpoint is not among the best."
+                f"keep_best requires the metric {self._metric!r}, found {sorted(checked)}.{hint} "
+                "Pass it, or pass no metrics: then the checkpoint is not among the best."
             )
             raise OptionError(msg)
         return checked
@@ -308,7 +307,7 @@ def _path(name: str, value: object) -> Path:
 
 def _number(name: object, value: Any) -> float:
     if not isinstance(name, str):
-        msg = f"metrics must have strings for names, found {type(name).__name__} {name!r}."
+        msg = f"names of metrics must be strings, found {type(name).__name__} {name!r}."
         raise OptionTypeError(msg)
     if isinstance(value, torch.Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1:
         value = value.item()
@@ -329,20 +328,20 @@ def _checked_custom_state(custom_state: Any) -> dict[str, Any]:
 
 
 def _state_of(name: str, thing: Any) -> Any:
-    """What is to be saved of an object: its state, or itself if it is one."""
+    """Return an object's state, or the object itself if it is a state already."""
     if thing is None or isinstance(thing, Mapping):
         return thing
     if not callable(getattr(thing, "state_dict", None)):
         msg = (
-            f"{name} must have state_dict(), found {type(thing).__name__}. Give an object that "
-            "has, its state as a dict, or None."
+            f"{name} must have state_dict(), found {type(thing).__name__}. Pass an object with "
+            "state_dict(), a state as a dict, or None."
         )
         raise OptionTypeError(msg)
     return thing.state_dict()
 
 
 def _of_this_rank(states: list[Any]) -> Any:
-    """This rank's state, None if they are another number of ranks'."""
+    """Return this rank's state, or None if the number of ranks differs."""
     if len(states) == 1:
         return states[0]
     return states[topology().rank] if len(states) == topology().world_size else None
@@ -351,7 +350,7 @@ def _of_this_rank(states: list[Any]) -> Any:
 def _check_ranks(what: str, states: list[Any], path: Path) -> None:
     if len(states) not in (1, topology().world_size):
         msg = (
-            f"{what} in {path} is that of each of {len(states)} ranks, this run has "
+            f"{what} in {path} was saved for {len(states)} ranks, this run has "
             f"{topology().world_size}. Resume on {len(states)} ranks, or load without it."
         )
         raise StateMismatchError(msg)
@@ -361,7 +360,7 @@ def _verified(path: Path) -> Path:
     try:
         verify(path)
     except CheckpointDamagedError as error:
-        msg = f"{error} Load another one; load() without a path takes the newest that is sound."
+        msg = f"{error} Load another one. load() without a path takes the newest intact one."
         raise CheckpointDamagedError(msg) from error
     return path
 
@@ -371,7 +370,7 @@ def _put_back(
     contents: Mapping[str, Any],
     options: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Load states into objects, after a look whether all are there."""
+    """Load states into objects, after a check that every state exists."""
     given = {name: thing for name, thing in objects.items() if thing is not None}
     for name, thing in given.items():
         if not callable(getattr(thing, "load_state_dict", None)):
@@ -379,7 +378,7 @@ def _put_back(
             raise OptionTypeError(msg)
         if contents[name] is None:
             msg = (
-                f"{contents['path']} holds no {name}: it was saved without one. "
+                f"{contents['path']} has no state for {name}=: it was saved without one. "
                 f"Load it without {name}=."
             )
             raise CheckpointError(msg)

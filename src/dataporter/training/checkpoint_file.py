@@ -1,17 +1,16 @@
-"""One checkpoint on disk: there whole or not at all, and checked before it is trusted.
+"""One checkpoint file: written completely or not at all, and checked before it is loaded.
 
-A file is what `torch.save` writes, so that plain `torch.load(path)` reads it, with something
-behind it that torch does not look at::
+A file is the output of `torch.save`, so that plain `torch.load(path)` reads it, followed by a
+label and a seal that torch ignores::
 
     body, from torch.save | label, JSON | seal: magic, length and CRC of the label
 
-The label says of the body how long it is and its CRC, and what a folder's keeper wants to
-know without reading gigabytes: epoch, step, metrics. So no index is needed that a crash
-could leave behind the truth: the folder is the index.
+The label holds the body's length and CRC, and the values for managing a folder without reading
+gigabytes: epoch, step, metrics. There is no index file, so a crash cannot make one outdated.
 
-A file is written under a temporary name, loaded once for a test, flushed to the disk and
-renamed. The temporary name reserves the number, by being created exclusively; a lock on it,
-which ends with its process, tells a writer at work from one that was killed.
+A file is written under a temporary name, loaded once as a test, flushed to disk and renamed.
+The temporary file is created exclusively, which reserves its number. It is locked until its
+process ends, which distinguishes a live writer from a killed one.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _TEMPORARY = re.compile(r"checkpoint-(\d{6,})\.tmp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What a checkpoint says of itself. `size` and `crc` are those of the body."""
+    """Metadata of a checkpoint. `size` and `crc` describe its body."""
 
     epoch: int
     step: int | None
@@ -70,7 +69,7 @@ class Label:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The folder's checkpoints, oldest first: by number, whatever the clock said."""
+    """Return the folder's checkpoints by number, oldest first."""
     return [path for _, path in sorted(_numbered(folder, _FINAL))]
 
 
@@ -87,14 +86,14 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
 
 
 def write(folder: Path, label: Label, save: Callable[[Any], None]) -> Path:
-    """Make a new checkpoint, the newest of its folder, of what `save(file)` writes.
+    """Write a new checkpoint with `save(file)`. It becomes the newest of its folder.
 
-    Whatever fails or is killed, no other checkpoint is touched.
+    A failure or a kill leaves all other checkpoints unchanged.
     """
     if fcntl is None:
         msg = (
-            f"a checkpoint is locked while it is written, and this system ({sys.platform}) has no "
-            "fcntl to do that with. Save loader.state_dict() and the rest by torch.save."
+            f"checkpoints cannot be locked: this system ({sys.platform}) has no fcntl. Save "
+            "loader.state_dict() and your other states with torch.save."
         )
         raise UnsupportedSystemError(msg)
     try:
@@ -111,8 +110,8 @@ def write(folder: Path, label: Label, save: Callable[[Any], None]) -> Path:
         _sync(folder)
     except OSError as error:
         msg = (
-            f"no checkpoint could be written in {folder}: {error.strerror or error}. Those that "
-            "were there are unharmed. Make room or choose another folder, and save again."
+            f"the checkpoint could not be written to {folder}: {error.strerror or error}. Existing "
+            "checkpoints are unchanged. Free some space or choose another folder, and save again."
         )
         raise CheckpointWriteError(error.errno, msg) from error
     return final
@@ -120,22 +119,22 @@ def write(folder: Path, label: Label, save: Callable[[Any], None]) -> Path:
 
 @contextmanager
 def _reserved(folder: Path) -> Iterator[tuple[int, Path, int]]:
-    """A number above all others, and a temporary file that is ours until it is renamed."""
+    """Reserve a number above all others, with a locked temporary file."""
     while True:
         taken = [*_numbered(folder, _FINAL), *_numbered(folder, _TEMPORARY)]
         number = 1 + max((number for number, _ in taken), default=0)
         temporary = folder / f"checkpoint-{number:06}.tmp"
         try:
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:  # another writer was quicker
+        except FileExistsError:  # another writer was faster
             continue
         try:
-            with suppress(OSError):  # a file system without locks: then nobody tidies there
+            with suppress(OSError):  # without locks on this file system, leftovers are kept too
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink == 0:  # tidied away before it was locked
+            if os.fstat(descriptor).st_nlink == 0:  # removed as a leftover before it was locked
                 continue
             if any(number <= other for other, _ in _numbered(folder, _FINAL)):
-                temporary.unlink()  # since the first look, another writer got further
+                temporary.unlink()  # another writer has finished a higher number meanwhile
                 continue
             try:
                 yield number, temporary, descriptor
@@ -148,12 +147,12 @@ def _reserved(folder: Path) -> Iterator[tuple[int, Path, int]]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed, and of no others, if it can."""
+    """Remove temporary files of killed writers, as far as the system allows."""
     if fcntl is None:
         return
-    with suppress(OSError):  # saving says what is wrong, loading may well work
+    with suppress(OSError):  # `write` will report the problem, and loading may still work
         for _, path in _numbered(folder, _TEMPORARY):
-            with suppress(OSError):  # it is locked, or locks do not work here, or it is gone
+            with suppress(OSError):  # locked, or locks do not work here, or already removed
                 _remove_if_nobody_writes(path)
 
 
@@ -168,9 +167,9 @@ def _remove_if_nobody_writes(path: Path) -> None:
 
 
 class _Body:
-    """What torch writes to: counts, sums up, and keeps the first error for `end`.
+    """The file object that torch writes to. It counts bytes, sums a CRC and defers errors.
 
-    torch's writer would turn an error of ours into one of its own that says nothing.
+    Torch's writer would replace an error raised here by one without the cause, so `end` raises it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -190,7 +189,7 @@ class _Body:
         return memoryview(data).nbytes
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: `write` buffers nothing."""
 
     def end(self) -> None:
         if self._error is not None:
@@ -207,15 +206,15 @@ def _label_and_seal(label: Label, body: _Body) -> bytes:
     text = json.dumps(asdict(label) | {"size": body.size, "crc": body.crc}).encode()
     if len(text) > _MAX_LABEL:
         msg = (
-            f"metrics take {len(text):,} bytes, and at most {_MAX_LABEL:,} are kept. "
-            "Put what is not compared between checkpoints into custom_state."
+            f"metrics are too large: {len(text):,} bytes, at most {_MAX_LABEL:,} are allowed. Put "
+            "values that are not compared between checkpoints into custom_state."
         )
         raise OptionError(msg)
     return text + _SEAL.pack(_MAGIC, len(text), zlib.crc32(text))
 
 
 def _sync(folder: Path) -> None:
-    """Have the new name on the disk, not only the file."""
+    """Flush the folder, so that the new name is on disk too."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -227,13 +226,13 @@ def _sync(folder: Path) -> None:
 
 
 def read_label(path: Path) -> Label:
-    """What a checkpoint says of itself, without reading its body."""
+    """Read a checkpoint's label without reading its body."""
     with _opened(path) as file:
         return _label(file, path)
 
 
 def verify(path: Path) -> None:
-    """Read every byte of a checkpoint; raise if one is not as it was written."""
+    """Read all bytes of a checkpoint, and raise if any has changed."""
     with _opened(path) as file:
         label = _label(file, path)
         file.seek(0)
@@ -241,11 +240,11 @@ def verify(path: Path) -> None:
         while rest and (piece := file.read(min(_PIECE, rest))):
             crc, rest = zlib.crc32(piece, crc), rest - len(piece)
         if crc != label.crc:
-            raise _damaged(path, f"its checksum is {crc:08x}, {label.crc:08x} was written")
+            raise _damaged(path, f"its checksum is {crc:08x}, expected {label.crc:08x}")
 
 
 def read(path: Path, map_location: Any) -> dict[str, Any]:
-    """The contents of a checkpoint that was verified."""
+    """Return the contents of a verified checkpoint."""
     with _opened(path) as file:
         return _load(file, map_location=map_location)
 
@@ -265,12 +264,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         file = path.open("rb")
     except FileNotFoundError as error:
         there = ", ".join(other.name for other in checkpoints_in(path.parent)) or "none"
-        msg = f"there is no checkpoint {path}. Of its folder's checkpoints there are: {there}."
+        msg = f"there is no checkpoint {path}. Checkpoints in its folder: {there}."
         raise CheckpointNotFoundError(msg) from error
     except IsADirectoryError as error:
         msg = (
-            f"{path} is a folder, not a checkpoint. Name one of its files, or make a "
-            "CheckpointManager of it and load() its newest."
+            f"{path} is a folder, not a checkpoint. Pass one of its files, or call "
+            "CheckpointManager(folder).load() to load its newest."
         )
         raise CheckpointNotFoundError(msg) from error
     with file:
@@ -285,23 +284,23 @@ def _label(file: BinaryIO, path: Path) -> Label:
     magic, length, crc = _SEAL.unpack(file.read(_SEAL.size))
     start = end - _SEAL.size - length
     if magic != _MAGIC or start < 0:
-        raise _damaged(path, "its last bytes are not those that CheckpointManager writes")
+        raise _damaged(path, "it does not end with a CheckpointManager label")
     file.seek(start)
     text = file.read(length)
     if zlib.crc32(text) != crc:
-        raise _damaged(path, "the checksum of its label does not fit")
+        raise _damaged(path, "the checksum of its label does not match")
     values = json.loads(text)
     if values["version"] > _VERSION:
         msg = (
-            f"{path} has format {values['version']}, this version of dataporter reads up to "
-            f"{_VERSION}. Load it with the version that wrote it, or a newer one."
+            f"{path} has format {values['version']}, this version of dataporter reads formats up "
+            f"to {_VERSION}. Upgrade dataporter to the version that wrote it, or a newer one."
         )
         raise StateVersionError(msg)
     label = Label(**{field.name: values[field.name] for field in fields(Label)})
     if label.size != start:
-        raise _damaged(path, f"its body has {start:,} bytes, {label.size:,} were written")
+        raise _damaged(path, f"its body has {start:,} bytes, expected {label.size:,}")
     return label
 
 
 def _damaged(path: Path, why: str) -> CheckpointDamagedError:
-    return CheckpointDamagedError(f"{path} is damaged or no checkpoint: {why}.")
+    return CheckpointDamagedError(f"{path} is damaged or not a checkpoint: {why}.")

@@ -1,7 +1,7 @@
-"""`UniversalDataModule`: the loaders of training and validation from almost any data.
+"""`UniversalDataModule`: loaders for training and validation from almost any data.
 
-The split is a function of seed, share and length: equal in every run and on every rank,
-whatever was drawn before. The collator is the registry's choice for the task.
+The split is a function of seed, share and length, so it is equal in every run and on every rank.
+The registry chooses the collator for the task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dataporter.training.tensor_collator import TensorCollator, is_tensor
 
 @runtime_checkable
 class DataModuleProtocol(Protocol):
-    """Anything that has the loaders of training and validation.
+    """An object with loaders for training and validation.
 
     >>> class Mine:
     ...     def train_dataloader(self):
@@ -58,12 +58,12 @@ class DataModuleProtocol(Protocol):
 
 
 class UniversalDataModule:
-    """The loaders of training and validation, of one dataset that is split or of two.
+    """Loaders for training and validation, from one dataset that is split or from two.
 
     `train_data` is a Hugging Face dataset, a torch dataset, a list, a tensor or an array.
-    `val_data` is used as it is; without it, a share of `val_split` of the training data,
-    chosen by the seed, is kept for validation. With `val_split=0` there is none. `seed=None`
-    draws a seed, on several ranks one for all if their process group is up.
+    Without `val_data`, the share `val_split` of the training data, chosen by the seed, is kept
+    for validation; `val_split=0` means no validation. `seed=None` draws a seed, and ranks of a
+    process group agree on it.
 
     >>> rows = [torch.randint(0, 1000, (128,)) for _ in range(500)]
     >>> module = UniversalDataModule(rows, batch_size=32, val_split=0.2, seed=42)
@@ -72,17 +72,16 @@ class UniversalDataModule:
     >>> next(iter(module.train_dataloader())).shape
     torch.Size([32, 128])
 
-    Batches are made by `collate_fn`, if it is given. Else by the collator that the
-    `CollatorRegistry` has for `task_spec`; without one by the text collator where there is a
-    `tokenizer`, by the dataset's own `collate_fn` if it has one, and by default collation for
-    all else. Of a list of tensors every batch is one tensor: rows of unequal shapes are padded
-    with 0 at their ends. A `task_spec` such as `TaskSpec.lm_tiny()` makes dicts with attention
-    masks and labels of token ids instead. `pad_token_id` is what ids are padded with, where
-    that is not the tokenizer's padding token or 0.
+    Batches are made by the first of these: `collate_fn`; the `CollatorRegistry`'s collator for
+    `task_spec`; the text collator, if there is a `tokenizer`; the dataset's own `collate_fn`;
+    default collation. A list of tensors gives batches of one tensor: rows of unequal shapes are
+    padded with 0 at their ends. A `task_spec` such as `TaskSpec.lm_tiny()` makes dicts with
+    attention masks and labels of token ids instead. `pad_token_id` pads ids, in place of the
+    tokenizer's padding token or 0.
 
-    Each of the loaders is made when it is first asked for, which is when a process group has
-    to be up, and is the same one from then on: its passes are the epochs of one run, and the
-    module has one state. Training is shuffled, validation comes in the dataset's order.
+    Each loader is made at its first use, so a process group must be initialized by then. Later
+    calls return the same loader: its passes are the epochs of one run, and the module has one
+    state. Training data is shuffled, validation data comes in the dataset's order.
 
     >>> batches = iter(module.train_dataloader())
     >>> first = next(batches)
@@ -92,9 +91,9 @@ class UniversalDataModule:
     >>> torch.equal(next(iter(resumed.train_dataloader())), next(batches))
     True
 
-    An IterableDataset, or one with a state of its own, cannot be split: give `val_data`, or
-    `val_split=0`. What else there is to say goes to `DataLoaderConfig`, `device` among it;
-    `drop_last` is for training only.
+    An IterableDataset or a dataset with its own state cannot be split: pass `val_data` or
+    `val_split=0`. The other arguments are those of `DataLoaderConfig`. `drop_last` applies to
+    training only.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class UniversalDataModule:
         _check_data("train_data", train_data)
         if val_data is not None:
             _check_data("val_data", val_data)
-        strategy = resolve_strategy(None)  # so that the ranks agree on a seed nobody chose
+        strategy = resolve_strategy(None)  # lets the ranks agree on a drawn seed
         self.seed = strategy.choose_seed() if seed is None else checked_seed(seed, optional=True)
         self.task_spec = task_spec
         self.tokenizer = tokenizer
@@ -144,7 +143,7 @@ class UniversalDataModule:
                 pin_memory=pin_memory,
                 prefetch_factor=prefetch_factor,
                 persistent_workers=persistent_workers,
-                # Positions of the two never share their random numbers.
+                # Another key, so that training and validation never share random numbers.
                 seed=self.seed if is_training else key_as_int("validation", self.seed),
                 collate_fn=collate_fn,
                 drop_last=is_training and drop_last,
@@ -156,21 +155,21 @@ class UniversalDataModule:
         self._val_loader: ResumableDataLoader[Any] | None = None
 
     def train_dataloader(self) -> ResumableDataLoader[Any]:
-        """The loader of the training data, always the same one."""
+        """Return the loader of the training data, always the same one."""
         if self._train_loader is None:
             factory = DataLoaderFactory()
             self._train_loader = factory.create_dataloader(self.train_data, self._train_config)
         return self._train_loader
 
     def val_dataloader(self) -> ResumableDataLoader[Any] | None:
-        """The loader of the validation data, always the same one; None where there is none.
+        """Return the loader of the validation data, always the same one, or None.
 
-        Lightning takes None for a mistake and an empty list for no validation, so that is what
-        its `Trainer` gets, also through a hook of yours that returns this.
+        Lightning rejects None and takes an empty list for "no validation", so its `Trainer` gets
+        a list, also through a hook of yours that returns this.
         """
         loader = self._validation()
         if loader is None and _lightning_asks():
-            return []  # type: ignore[return-value]  # only where Lightning wants it
+            return []  # type: ignore[return-value]  # only for Lightning
         return loader
 
     def _validation(self) -> ResumableDataLoader[Any] | None:
@@ -180,7 +179,7 @@ class UniversalDataModule:
         return self._val_loader
 
     def state_dict(self) -> dict[str, Any]:
-        """Say how the data was split and where both loaders stand, in builtins only."""
+        """Return the split and the states of both loaders, in builtins only."""
         val_loader = self._validation()
         return {
             "seed": self.seed,
@@ -192,8 +191,8 @@ class UniversalDataModule:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Make both loaders continue where `state_dict` was taken.
 
-        Another split is refused, since training would then see what it was validated on, and
-        so is whatever the loaders refuse; with `strict=False` that is a warning.
+        Another split is an error, since training would then see validation samples. So is
+        every mismatch of a loader's state. With `strict=False` these are warnings.
         """
         _check_state(state_dict)
         messages = list(self._mismatches(state_dict))
@@ -222,10 +221,10 @@ class UniversalDataModule:
                 f"{self.seed}. Pass seed={state['seed']} to continue that run."
             )
         if had_val_data != has_val_data:
-            saved, now = ("with", "without") if had_val_data else ("without", "with")
+            saved, now = ("with", "has none") if had_val_data else ("without", "has some")
             remedy = "that run's val_data" if had_val_data else f"val_split={state['val_split']}"
             messages.append(
-                f"val_data changed: the state was saved {saved} val_data, this module is {now}. "
+                f"val_data changed: the state was saved {saved} val_data, this module {now}. "
                 f"Pass {remedy}{'' if had_val_data else ' and no val_data'} to continue that run."
             )
         elif state["val_split"] != self.val_split:
@@ -252,8 +251,8 @@ def _check_data(name: str, data: Any) -> None:
         return
     if isinstance(data, str | bytes):
         msg = (
-            f"{name} must be a dataset or a list of rows, found {type(data).__name__}. Load it "
-            "first."
+            f"{name} must be a dataset or a list of rows, found {type(data).__name__}. Load the "
+            "data first."
         )
         raise OptionTypeError(msg)
     check_dataset(data)
@@ -266,8 +265,8 @@ def _split(data: Any, share: float, seed: int) -> tuple[Subset[Any], Subset[Any]
     """Keep a share of the data for validation, chosen by the seed."""
     if has_lanes(data):
         msg = (
-            f"{type(data).__name__} is iterated or has a state, and cannot be split, found "
-            f"val_split={share}. Pass val_data=, or val_split=0 to go without validation."
+            f"{type(data).__name__} cannot be split by val_split={share}, since it is iterable or "
+            "has its own state. Pass val_data=, or val_split=0 for no validation."
         )
         raise OptionError(msg)
     length = len(data)
@@ -275,8 +274,8 @@ def _split(data: Any, share: float, seed: int) -> tuple[Subset[Any], Subset[Any]
     if held_out in (0, length):
         side = "validation" if held_out == 0 else "training"
         msg = (
-            f"val_split={share} of {length} samples leaves none for {side}. Choose another, pass "
-            "val_data=, or val_split=0 to go without validation."
+            f"val_split={share} of {length} samples leaves none for {side}. Choose another share, "
+            "pass val_data=, or pass val_split=0 for no validation."
         )
         raise OptionError(msg)
     order = ShuffledOrder(length, seed=key_as_int("split", seed))
@@ -286,7 +285,7 @@ def _split(data: Any, share: float, seed: int) -> tuple[Subset[Any], Subset[Any]
 
 
 def _subset(data: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Subset[Any]:
-    # As small as an array of NumPy's, and datasets are asked for Python's ints.
+    # As compact as a NumPy array, and its items are Python ints, which every dataset accepts.
     return Subset(data, array("q", indices.tobytes()))
 
 
@@ -297,7 +296,7 @@ def _collator(
     tokenizer: Any,
     pad_token_id: int | None,
 ) -> Callable[[Any], Any] | None:
-    """Choose a collator; None for default collation, which the loader does itself and faster."""
+    """Choose a collator. None is default collation, which the loader does itself and faster."""
     registry = CollatorRegistry.get_instance()
     options: dict[str, Any] = {} if pad_token_id is None else {"pad_token_id": pad_token_id}
     if task_spec is not None:
@@ -312,8 +311,8 @@ def _collator(
         return own  # type: ignore[no-any-return]
     lists = [data for data in (train_data, val_data) if _are_tensors(data)]
     if pad_token_id is not None and not lists:
-        raise _unused(pad_token_id, "neither tokenizer= nor task_spec= says that there are such")
-    # By default collation, too, a batch of tensors is one tensor.
+        raise _unused(pad_token_id, "there is neither a tokenizer= nor a task_spec=")
+    # With default collation, too, a batch of tensors is one tensor.
     is_ragged = len({row.shape for data in lists for row in data}) > 1
     return TensorCollator(pad_token_id or 0) if is_ragged else None
 
@@ -324,15 +323,15 @@ def _are_tensors(data: Any) -> bool:
 
 def _unused(pad_token_id: int, why: str) -> OptionError:
     msg = (
-        f"pad_token_id={pad_token_id} is for padding token ids, but {why}. Drop pad_token_id, or "
-        "pass task_spec=TaskSpec.lm_tiny() instead, which pads ids."
+        f"pad_token_id={pad_token_id} has no effect: {why}. Remove pad_token_id, or pass "
+        "task_spec=TaskSpec.lm_tiny() instead, which pads token ids."
     )
     return OptionError(msg)
 
 
 def _lightning_asks() -> bool:
-    """Whether a Trainer of Lightning's is asking for a loader at this moment."""
-    # While it does, it has DataLoader's constructor replaced, and keeps the real one here.
+    """Return True while a Lightning Trainer asks for a loader."""
+    # Lightning replaces DataLoader's constructor meanwhile, and keeps the real one here.
     return "__old__init__" in vars(DataLoader)
 
 
@@ -343,9 +342,9 @@ def _check_state(state: Any) -> None:
     )
     if lacking:
         msg = (
-            "this is not a state of a data module: it must be a dict with 'seed', 'val_split', "
+            "this is not a state of a data module: expected a dict with 'seed', 'val_split', "
             f"'train' and 'val', found {type(state).__name__} without {', '.join(lacking)}. Pass "
-            "what its state_dict() returned."
+            "the return value of its state_dict()."
         )
         raise StateFormatError(msg)
 

@@ -1,4 +1,4 @@
-"""The collator for rows of which nothing is known: stacks what can be stacked."""
+"""The collator for rows of unknown kind, which stacks all columns that it can."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataporter.fetch.rows import check_rows, collate_columns, collate_values, c
 
 
 class DefaultCollator:
-    """Collates as torch's `default_collate` does, and says which row does not fit.
+    """Collates like torch's `default_collate`, with errors that name the row that does not fit.
 
     >>> DefaultCollator()([{"x": 1, "name": "a"}, {"x": 2, "name": "b"}])
     {'x': tensor([1, 2]), 'name': ['a', 'b']}
@@ -17,7 +17,7 @@ class DefaultCollator:
 
     def __call__(self, rows: Sequence[Any]) -> Any:
         check_rows(rows)
-        # Subclasses of dict keep their type, which is default collation's to see to.
+        # Subclasses of dict keep their type: default collation takes care of that.
         if type(rows[0]) is not dict:
             return collate_values(rows, "the rows")
         return collate_columns(columns_of(rows))

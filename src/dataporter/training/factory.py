@@ -1,4 +1,4 @@
-"""Loaders from a configuration in which most can be left open."""
+"""Loaders from a configuration with sensible defaults."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dataporter.options import as_device
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import checked_seed
 
-# Enough to prepare batches while a device computes. Without one, workers would take the
-# cores that compute.
+# Enough to prepare batches while a device computes. Without a device, workers would take cores
+# away from the computation.
 _WORKERS_BESIDE_CUDA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataLoaderConfig:
-    """How batches are to be made. `dataclasses.replace` makes a changed one.
+    """Options of a loader. `dataclasses.replace` makes a changed copy.
 
-    What is None is found out when a loader is made: `num_workers` are 2 beside CUDA, else 0;
-    `pin_memory` is on where there is CUDA; `persistent_workers` where there are workers;
-    `seed` is drawn, and kept in the loader's state. `prefetch_factor` counts only with workers.
-    `device` is where batches are delivered: None leaves them in the host's memory.
+    None means that the factory decides: `num_workers` is 2 with CUDA, else 0; `pin_memory` is
+    on with CUDA; `persistent_workers` is on with workers; `seed` is drawn and kept in the
+    loader's state. `prefetch_factor` applies only with workers. `device` is the device that
+    batches are delivered on, and None leaves them in host memory.
 
     >>> DataLoaderConfig(batch_size=32, shuffle=True, seed=42).seed
     42
@@ -46,7 +46,7 @@ class DataLoaderConfig:
     drop_last: bool = False
     device: str | torch.device | None = None
 
-    # Before the generated __init__ refuses an unknown name in words that do not help.
+    # Runs before the generated __init__, whose error for an unknown name suggests nothing.
     def __new__(cls, **options: Any) -> DataLoaderConfig:  # noqa: PYI034  Self is Python 3.11's
         check_names("DataLoaderConfig", options, [field.name for field in fields(cls)])
         return object.__new__(cls)
@@ -68,10 +68,10 @@ class DataLoaderConfig:
             msg = f"collate_fn must be callable or None, found {kind} {self.collate_fn!r}."
             raise OptionTypeError(msg)
         if self.num_workers == 0 and self.persistent_workers:
-            msg = "persistent_workers=True needs workers, found num_workers=0. Drop one of them."
+            msg = "persistent_workers=True conflicts with num_workers=0. Remove one of them."
             raise OptionError(msg)
         if self.drop_last and self.batch_size is None:
-            msg = "drop_last=True needs batches, found batch_size=None. Drop one of them."
+            msg = "drop_last=True conflicts with batch_size=None. Remove one of them."
             raise OptionError(msg)
 
 
@@ -88,7 +88,7 @@ class DataLoaderFactory:
     def create_dataloader(
         self, dataset: Any, config: DataLoaderConfig | None = None
     ) -> ResumableDataLoader[Any]:
-        """Make a loader of this dataset; of equal seeds, the batches are equal."""
+        """Make a loader over this dataset. Equal seeds give equal batches."""
         config = DataLoaderConfig() if config is None else config
         if not isinstance(config, DataLoaderConfig):
             msg = f"config must be a DataLoaderConfig, found {type(config).__name__} {config!r}."
@@ -100,7 +100,7 @@ class DataLoaderFactory:
         return ResumableDataLoader(
             dataset,
             batch_size=config.batch_size,
-            shuffle=config.shuffle or None,  # False is its default: a DataPipe stays as it is
+            shuffle=config.shuffle or None,  # False would turn off a DataPipe's own shuffling
             num_workers=num_workers,
             collate_fn=config.collate_fn,
             pin_memory=has_cuda if config.pin_memory is None else config.pin_memory,

@@ -1,6 +1,6 @@
-"""What a checkpoint may hold: what `torch.load` takes with `weights_only=True`.
+"""A search for values that `torch.load(weights_only=True)` would refuse.
 
-torch says which type it does not take, not where that is. Here it is found.
+Torch names the refused type but not its location in the checkpoint. `explain` finds it.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import torch
 
 from dataporter.errors import OptionTypeError
 
-# What is loaded whatever is in it, if that is.
+# Containers that torch loads if it loads their contents.
 _PLAIN_CONTAINERS = (dict, OrderedDict, list, tuple, set)
 
 
 def explain(error: Exception, contents: Mapping[str, Any]) -> None:
-    """Raise an error that says where what torch does not save or load is, if it is found."""
+    """Raise an error that locates a value torch cannot save or load, if one is found."""
     for name, value in contents.items():
         culprit = _culprit(name, value)
         if culprit is not None:
             msg = (
-                f"{culprit} cannot be in a checkpoint: it would not load with weights_only=True, "
-                "which takes tensors, numbers, strings, bytes, None, and dicts, lists, tuples and "
-                "sets of those. Convert it, for example with str(), .item() or torch.as_tensor()."
+                f"{culprit} cannot be in a checkpoint, since weights_only=True would not load it. "
+                "Allowed are tensors, numbers, strings, bytes, None, and dicts, lists, tuples and "
+                "sets of them. Convert it, for example with str(), .item() or torch.as_tensor()."
             )
             raise OptionTypeError(msg) from error
 
 
 def _culprit(name: str, value: Any) -> str | None:
-    """Where in a value something is that does not load, and what it is."""
+    """Return the location and type of a value that does not load, or None."""
     parts: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         parts = value.items()
@@ -53,6 +53,6 @@ def _loads(value: Any) -> bool:
         torch.save(value, file)
         file.seek(0)
         torch.load(file, weights_only=True)
-    except Exception:  # noqa: BLE001  whatever its pickling does
+    except Exception:  # noqa: BLE001  a user's pickling may raise anything
         return False
     return True

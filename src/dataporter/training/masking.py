@@ -1,11 +1,10 @@
-"""Masked language modelling: which tokens are to be guessed, and what stands in their place.
+"""Masked language modelling: the choice of tokens to predict, and their replacements.
 
-The choice for a token is a hash of its row's key and its place in the row. So it does not
-depend on the padding or on the rows around it. In a loader, a row's key is that of its
-sample: the masks are a function of seed, epoch and position, the same after any resume and
-for any number of workers and ranks and any batch size. Where the rows are not the samples
-of the batch one by one, they are numbered under the batch's own key; outside of a loader
-under one that is drawn from a torch generator.
+The choice for a token is a hash of its row's key and its index in the row. So it does not
+depend on padding or on other rows. In a loader, a row's key is the key of its sample: masks are
+a function of seed, epoch and position, the same after any resume and for any number of workers
+and ranks and any batch size. If rows are not samples one to one, they are numbered under the
+batch's key. Outside a loader the key is drawn from a torch generator.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from dataporter.fetch.ragged import IGNORED, Ragged
 from dataporter.fetch.randomness import keys_of_samples, sample_rng
 from dataporter.law.keys import key_as_int, mix, uniform
 
-# What becomes of a token that was chosen: by BERT's recipe the mask token for 80 %, any
-# token for 10 %, and for the rest itself.
+# BERT's recipe for chosen tokens: 80 % become the mask token, 10 % a random token, and 10 % stay.
 _MASKED = 0.8
 _MASKED_OR_RANDOM = 0.9
 
@@ -30,9 +28,9 @@ _TOKEN = key_as_int("masking: token")
 
 
 def row_keys(count: int, generator: torch.Generator | None) -> NDArray[np.int64]:
-    """Give a key to each row of the batch that is being collated.
+    """Return a key for each row of the batch that is being collated.
 
-    The generator, or else torch's global one, is drawn from only outside of a loader.
+    Only outside a loader is it drawn from the generator, by default torch's global one.
     """
     keys = keys_of_samples()
     if keys is not None and len(keys) == count:
@@ -53,7 +51,7 @@ def mask_tokens(
     mask_token_id: int,
     vocab_size: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Choose tokens among the maskable ones and mask them; give the ids and the labels."""
+    """Choose tokens among the maskable ones and mask them. Return ids and labels."""
     counters = np.repeat(keys, tokens.lengths) + tokens.positions()
     chosen = maskable & (uniform(_CHOICE, counters) < probability)
     labels = np.where(chosen, tokens.flat, IGNORED)

@@ -1,8 +1,8 @@
-"""Work that all ranks of a process group come out of alike: same answer or same error.
+"""Work with one outcome on all ranks of a process group: the same result or the same error.
 
-A rank that fails alone would leave the others waiting for it in their next collective call.
-So outcomes are exchanged, errors too, and every rank returns or raises. Without a process
-group the work is simply done.
+A rank that failed alone would leave the others waiting in their next collective call. So ranks
+exchange their outcomes, errors included, and all of them return or all of them raise. Without a
+process group the work is simply done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Outcome(Generic[T]):
-    """What some work returned or raised on one rank."""
+    """The return value or the error of some work on one rank."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.error: Exception | None = None
@@ -38,25 +38,25 @@ class _Outcome(Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         if self.error is None:
             return {"answer": self.answer, "error": None}
-        return {"error": _that_travels(self.error)}
+        return {"error": _picklable(self.error)}
 
 
-def _that_travels(error: Exception) -> Exception:
-    """The error itself if another process can rebuild it, else its words."""
+def _picklable(error: Exception) -> Exception:
+    """Return the error if another process can rebuild it, else an error with its text."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
-    except Exception:  # noqa: BLE001  whatever its pickling does
+    except Exception:  # noqa: BLE001  a user's pickling may raise anything
         return CheckpointError(f"{type(error).__name__}: {error}")
     return error
 
 
 def topology() -> Topology:
-    """This process's rank, and how many there are."""
+    """Return this process's rank and the world size."""
     return group_topology() or Topology()
 
 
 def on_every_rank(work: Callable[[], T]) -> list[T]:
-    """Do something on each rank, and return what each returned; it travels to all of them.
+    """Run `work` on each rank, and return the results of all ranks on every rank.
 
     >>> on_every_rank(lambda: "done")
     ['done']
@@ -71,7 +71,7 @@ def on_every_rank(work: Callable[[], T]) -> list[T]:
 
 
 def on_first_rank(work: Callable[[], T]) -> T:
-    """Do something on rank 0 while the others wait, and return on all what it returned.
+    """Run `work` on rank 0 while the others wait, and return its result on every rank.
 
     >>> on_first_rank(lambda: "done")
     'done'
@@ -85,7 +85,7 @@ def on_first_rank(work: Callable[[], T]) -> T:
 
 
 def without_repetition(states: Iterable[T]) -> list[T]:
-    """One state if it is the same on every rank, as a loader's mostly is; else each rank's.
+    """Return one state if all ranks have the same, as is usual for loaders, else all of them.
 
     >>> without_repetition([{"epoch": 1}, {"epoch": 1}])
     [{'epoch': 1}]
@@ -93,6 +93,6 @@ def without_repetition(states: Iterable[T]) -> list[T]:
     first, *others = states
     try:
         same = all(bool(other == first) for other in others)
-    except (RuntimeError, ValueError):  # tensors and arrays do not compare so simply
+    except (RuntimeError, ValueError):  # the comparison of tensors and arrays is no bool
         same = False
     return [first] if same else [first, *others]

@@ -1,4 +1,4 @@
-"""Which collator a task gets: collators by name, and one of them for each modality."""
+"""A registry of collators: each has a name, and each modality has a default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Collator: TypeAlias = Callable[[Any], Any]
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
-# The tasks of which the text collator makes the labels, and whether by masking.
+# Tasks whose labels the text collator makes. True means that it makes them by masking.
 _MASKS = {"lm": False, "causal_lm": False, "masked_lm": True, "mlm": True}
 
 
@@ -37,7 +37,7 @@ def _text_defaults(task_spec: TaskSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollatorEntry:
-    """A registered collator: `factory` makes it, with the options that follow from its task."""
+    """A registered collator: `factory` makes it, with `defaults` that depend on the task."""
 
     name: str
     modality: str | None
@@ -53,7 +53,7 @@ class CollatorRegistry:
     >>> registry.get_collator(task_spec=TaskSpec.lm_tiny())
     LanguageModelingDataCollator(causal, max_length=128)
 
-    Add your own by a function that makes one:
+    Register your own with a function that makes one:
 
     >>> registry = CollatorRegistry()
     >>> @registry.register("sum", modality="numbers", description="adds up")
@@ -62,8 +62,8 @@ class CollatorRegistry:
     >>> registry.get_collator(collator_name="sum", start=10)([1, 2])
     13
 
-    The first collator registered for a modality is the one that its tasks get; later ones
-    go by name. The methods may be called from several threads. A pickled registry is a copy.
+    Tasks of a modality get the first collator registered for it. Later ones are chosen by
+    name. All methods are thread-safe. A pickled registry is a copy.
     """
 
     _instance: CollatorRegistry | None = None
@@ -75,7 +75,7 @@ class CollatorRegistry:
 
     @classmethod
     def get_instance(cls) -> CollatorRegistry:
-        """The registry that this process shares."""
+        """Return the registry of this process."""
         with cls._instance_lock:
             if cls._instance is None:
                 cls._instance = cls()
@@ -89,18 +89,18 @@ class CollatorRegistry:
         *,
         replace: bool = False,
     ) -> Callable[[Factory], Factory]:
-        """Register the function or class that follows as a maker of collators.
+        """Register the decorated function or class as a factory of collators.
 
-        A name that is taken is an error, unless by this very function, as when a notebook's
-        cell is run again; `replace=True` takes it over, modality and all.
+        A name can be registered twice only for the same function, as when a notebook cell runs
+        again. `replace=True` replaces any earlier registration, including its modality.
         """
         if not isinstance(name, str) or not name:
-            msg = f"a collator's name must be a str that is not empty, found {name!r}."
+            msg = f"a collator's name must be a non-empty str, found {name!r}."
             raise OptionTypeError(msg)
 
         def add(factory: Factory) -> Factory:
             if not callable(factory):
-                msg = f"what makes a collator must be callable, found {type(factory).__name__}."
+                msg = f"a collator factory must be callable, found {type(factory).__name__}."
                 raise OptionTypeError(msg)
             entry = CollatorEntry(
                 name=name, modality=modality, description=description, factory=factory
@@ -109,8 +109,8 @@ class CollatorRegistry:
                 before = self._entries.get(name)
                 if before and not replace and not _is_same(before.factory, factory):
                     msg = (
-                        f"the name {name!r} is taken by a collator for "
-                        f"{before.modality or 'any modality'}. Choose another, or pass "
+                        f"the name {name!r} is already registered, for a collator for "
+                        f"{before.modality or 'any modality'}. Choose another name, or pass "
                         "replace=True."
                     )
                     raise OptionError(msg)
@@ -127,11 +127,11 @@ class CollatorRegistry:
         tokenizer: Any = None,
         **options: Any,
     ) -> Collator:
-        """Make the collator of this name, or else of this task's modality.
+        """Make the collator of this name, or the collator of this task's modality.
 
-        `task_spec` and `tokenizer` are given to makers that name them; `options` are for
-        the maker, and one that it does not know is an error. A modality that nobody
-        registered gets the default collator, unless it looks like one misspelt.
+        `task_spec` and `tokenizer` are passed to factories that have such parameters. `options`
+        are passed on, and an unknown option is an error. An unknown modality gets the default
+        collator, unless it looks like a misspelling of a known one.
         """
         entries = self._entries
         if collator_name is not None:
@@ -146,7 +146,7 @@ class CollatorRegistry:
         return _make(entry, offered, defaults, options)
 
     def list_collators(self) -> dict[str, dict[str, str | None]]:
-        """The modality and the description of each collator, by its name.
+        """Return the modality and the description of each collator, by name.
 
         >>> sorted(CollatorRegistry().list_collators())
         ['default', 'text', 'vision']
@@ -157,12 +157,12 @@ class CollatorRegistry:
         }
 
     def reset(self) -> None:
-        """Forget every collator that was registered; the built-in ones stay."""
+        """Remove all registered collators except the built-in ones."""
         with self._lock:
             self._entries = {entry.name: entry for entry in _BUILT_IN}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_entries": self._entries}  # locks do not travel
+        return {"_entries": self._entries}  # locks cannot be pickled
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._lock = threading.Lock()
@@ -176,8 +176,8 @@ def _entry_for(task_spec: TaskSpec | None, entries: dict[str, CollatorEntry]) ->
     if not isinstance(modality, str):
         msg = (
             f"task_spec must be a TaskSpec, found {type(task_spec).__name__} {task_spec!r}. "
-            "Pass one, such as TaskSpec.lm_tiny(), or as collate_fn= what "
-            "CollatorRegistry.get_instance().get_collator(collator_name=...) makes."
+            "Pass one, such as TaskSpec.lm_tiny(), or pass "
+            "collate_fn=CollatorRegistry.get_instance().get_collator(collator_name=...)."
         )
         raise OptionTypeError(msg)
     of_modality: dict[str, CollatorEntry] = {}
@@ -208,10 +208,10 @@ def _make(
 
 
 def _parameters(factory: Callable[..., Any]) -> tuple[list[str], bool]:
-    """The names of a maker's parameters, and whether it takes any others."""
+    """Return the names of a factory's parameters, and True if it has **kwargs."""
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except ValueError:  # some that are written in C do not tell
+    except ValueError:  # some functions written in C have no signature
         return [], True
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return (
@@ -221,15 +221,15 @@ def _parameters(factory: Callable[..., Any]) -> tuple[list[str], bool]:
 
 
 def _known(name: str, known: Collection[str]) -> str:
-    """The end of a message about an unknown name: the one meant, perhaps, and all of them."""
-    return f".{did_you_mean(name, known)} Known are {', '.join(sorted(known)) or 'none'}."
+    """Return the end of a message about an unknown name: a suggestion and all known names."""
+    return f".{did_you_mean(name, known)} Known names: {', '.join(sorted(known)) or 'none'}."
 
 
 def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether two functions come from the same definition, run twice."""
+    """Return True if two functions come from the same definition, run twice."""
     name = getattr(one, "__qualname__", "<lambda>")
     return (
-        not name.endswith("<lambda>")  # which is the name of all of them
+        not name.endswith("<lambda>")  # all lambdas share this name
         and name == getattr(other, "__qualname__", None)
         and one.__module__ == other.__module__
     )

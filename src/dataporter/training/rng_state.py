@@ -1,4 +1,4 @@
-"""This process's global random generators as a value that `torch.load` reads with weights_only."""
+"""State of the global random generators, as a value that loads with `weights_only=True`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def get_rng_state() -> dict[str, Any]:
-    """Python's, NumPy's, torch's and, where CUDA is in use, every device's generator.
+    """Return the states of Python's, NumPy's, torch's and, if CUDA is in use, all GPU generators.
 
     >>> state = get_rng_state()
     >>> first = random.random()
@@ -18,7 +18,7 @@ def get_rng_state() -> dict[str, Any]:
     >>> random.random() == first
     True
     """
-    # Asking a CUDA that nobody uses would take memory on the device.
+    # Reading the state would initialize an unused CUDA, which takes memory on the device.
     uses_cuda = torch.cuda.is_initialized()
     return {
         "python": random.getstate(),
@@ -29,7 +29,7 @@ def get_rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Put the generators back; those of devices that are not here are left out."""
+    """Restore the generators. States of missing devices are ignored."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002  the global one
     torch.set_rng_state(state["torch"])

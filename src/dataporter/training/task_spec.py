@@ -1,4 +1,4 @@
-"""What a task's rows are, and what is made of them: by this its collator is chosen."""
+"""Task specifications, by which a collator is chosen."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataporter.errors import OptionError, OptionTypeError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task, by the kind of its data and what is learned from it.
+    """A training task: its kind of data and its objective.
 
-    `modality` chooses the collator: "text", "vision", or one that was registered.
-    `task_type` says what is learned. Of text, "lm" and "masked_lm" have their labels made
-    by the collator; every other task brings its own. `max_length` cuts token sequences.
+    `modality` chooses the collator: "text", "vision", or a registered one. `task_type` is the
+    objective. For the text tasks "lm" and "masked_lm" the collator makes the labels; other
+    tasks have labels in their rows. `max_length` truncates token sequences.
 
     >>> TaskSpec.lm_tiny().modality
     'text'
@@ -40,20 +40,20 @@ class TaskSpec:
 
     @classmethod
     def lm_tiny(cls) -> TaskSpec:
-        """Causal language modelling on sequences of up to 128 tokens."""
+        """Return a task of causal language modelling with up to 128 tokens."""
         return cls(name="lm_tiny", modality="text", task_type="lm", max_length=128)
 
     @classmethod
     def cls_tiny(cls) -> TaskSpec:
-        """Classification of texts of up to 128 tokens."""
+        """Return a task of text classification with up to 128 tokens."""
         return cls(name="cls_tiny", modality="text", task_type="classification", max_length=128)
 
     @classmethod
     def seq2seq_tiny(cls) -> TaskSpec:
-        """From sequence to sequence, both of up to 128 tokens."""
+        """Return a sequence-to-sequence task with up to 128 tokens on both sides."""
         return cls(name="seq2seq_tiny", modality="text", task_type="seq2seq", max_length=128)
 
     @classmethod
     def vision_tiny(cls) -> TaskSpec:
-        """Classification of images of any size."""
+        """Return a task of image classification with images of any size."""
         return cls(name="vision_tiny", modality="vision", task_type="classification")

@@ -1,4 +1,4 @@
-"""Batches of bare tensors: one tensor each, whatever shapes happen to be in them."""
+"""Batches of bare tensors: each batch is one tensor, padded if shapes differ."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dataporter.fetch.rows import check_rows, collate_values
 
 
 class TensorCollator:
-    """Stacks tensors or arrays, those of unequal shapes padded at their ends.
+    """Stacks tensors or arrays, and pads unequal shapes at their ends.
 
     >>> TensorCollator()([torch.tensor([1, 2, 3]), torch.tensor([4])])
     tensor([[1, 2, 3],
             [4, 0, 0]])
 
-    Each dimension is as large as the largest row's; what is added has the value `fill`. Rows
-    of any other kind are collated as by default.
+    Each dimension is as large as the largest row's. The padding value is `fill`. Rows of any
+    other kind get torch's default collation.
     """
 
     def __init__(self, fill: int = 0) -> None:
@@ -40,7 +40,7 @@ class TensorCollator:
             if row.ndim != rows[0].ndim:
                 msg = (
                     f"row {number} has shape {tuple(row.shape)}, row 0 has shape "
-                    f"{tuple(rows[0].shape)}: only rows with the same number of dimensions can be "
+                    f"{tuple(rows[0].shape)}. Only rows with the same number of dimensions can be "
                     "padded. Reshape them in the dataset, or pass collate_fn=."
                 )
                 raise CollationError(msg)
@@ -56,7 +56,7 @@ class TensorCollator:
 
 
 def is_tensor(row: Any) -> bool:
-    """Whether this is a tensor or an array that can be padded."""
+    """Return True for a tensor or an array that can be padded."""
     if isinstance(row, torch.Tensor):
         return row.layout is torch.strided and not row.is_nested
     return isinstance(row, np.ndarray) and row.dtype.kind in KINDS

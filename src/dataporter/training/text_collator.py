@@ -20,8 +20,8 @@ class LanguageModelingDataCollator:
     """Makes one padded batch of token sequences, with attention mask and labels.
 
     A row is a dict with `input_ids` (a list, an array or a tensor), a dict with `text`, or
-    just the ids or the text. Text is given to the tokenizer: any callable that takes a list
-    of strings and returns `input_ids`, as Hugging Face's do.
+    just the ids or the text. The tokenizer is any callable that takes a list of strings and
+    returns `input_ids`, like Hugging Face's tokenizers.
 
     >>> collator = LanguageModelingDataCollator()
     >>> batch = collator([{"input_ids": [5, 6, 7]}, {"input_ids": [8]}])
@@ -32,19 +32,19 @@ class LanguageModelingDataCollator:
     tensor([[1, 1, 1],
             [1, 0, 0]])
 
-    Labels: `labels` of the rows are kept, padded with -100. Else they are a copy of the ids,
-    -100 where the attention mask is 0; or with `mlm=True` the ids of the masked tokens, -100
-    elsewhere. With `own_labels_only=True`, for tasks other than language modelling, there are
-    the rows' own `labels` or `label`, or none. Every other column is kept: sequences of
-    numbers are padded with 0, all else is collated as by default.
+    Labels: `labels` of the rows are kept, padded with -100. Otherwise labels are a copy of the
+    ids, with -100 where the attention mask is 0. With `mlm=True` they are the ids of the masked
+    tokens, and -100 elsewhere. With `own_labels_only=True`, for tasks other than language
+    modelling, only the rows' own `labels` or `label` are used. Every other column is kept:
+    sequences of numbers are padded with 0, everything else gets default collation.
 
-    `max_length` cuts every sequence; `pad_to_multiple_of` rounds the padded length up, if
-    need be beyond it. What is not given (`padding_side`, `pad_token_id`, `mask_token_id`,
-    `vocab_size`, `special_token_ids`) is asked of the tokenizer. Without one, ids are padded
-    with 0 on the right.
+    `max_length` truncates every sequence. `pad_to_multiple_of` rounds the padded length up,
+    even above `max_length`. `padding_side`, `pad_token_id`, `mask_token_id`, `vocab_size` and
+    `special_token_ids` default to the tokenizer's. Without a tokenizer, ids are padded with 0 on
+    the right.
 
-    In a dataporter loader masks follow from the loader's seed, the epoch and the position;
-    elsewhere from `seed` or `generator`, or else torch's global generator.
+    In a dataporter loader, masks depend on the loader's seed, the epoch and the position.
+    Elsewhere they depend on `seed` or `generator`, by default torch's global generator.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class LanguageModelingDataCollator:
         }.items():
             check_int(name, number, least=1, optional=True)
         if mlm and own_labels_only:
-            msg = "mlm=True makes labels, own_labels_only=True forbids it. Drop one of them."
+            msg = "mlm=True conflicts with own_labels_only=True. Remove one of them."
             raise OptionError(msg)
         if not 0 < mlm_probability <= 1:
             msg = f"mlm_probability must be above 0 and at most 1, found {mlm_probability!r}."
             raise OptionError(msg)
         if seed is not None and generator is not None:
-            msg = "seed and generator exclude each other, found both. Drop one of them."
+            msg = "seed conflicts with generator. Remove one of them."
             raise OptionError(msg)
         self.tokenizer = tokenizer
         self.mlm = mlm
@@ -134,7 +134,7 @@ class LanguageModelingDataCollator:
         return batch
 
     def _columns(self, rows: Sequence[Any]) -> dict[str, list[Any]]:
-        """The rows as columns, among them `input_ids`."""
+        """Return the rows as columns, among them `input_ids`."""
         if isinstance(rows[0], str):
             columns = {"text": list(rows)}
         elif isinstance(rows[0], Mapping):
@@ -147,7 +147,7 @@ class LanguageModelingDataCollator:
             found = ", ".join(map(repr, columns)) or "(none)"
             msg = (
                 f"the rows have neither 'input_ids' nor 'text', found the columns {found}. Rename "
-                "the column of ids or of texts in the dataset."
+                "the column of ids or texts in the dataset."
             )
             raise CollationError(msg)
         return columns | self._tokenised(columns.pop("text"))
@@ -155,7 +155,7 @@ class LanguageModelingDataCollator:
     def _tokenised(self, texts: list[Any]) -> dict[str, list[Any]]:
         if self.tokenizer is None:
             msg = (
-                "the rows have 'text' and no 'input_ids', and there is no tokenizer. "
+                "a tokenizer is required, since the rows have 'text' and no 'input_ids'. "
                 "Pass tokenizer=, or tokenise the dataset."
             )
             raise CollationError(msg)
@@ -170,7 +170,7 @@ class LanguageModelingDataCollator:
         encoded = self.tokenizer(texts, **limits)
         if "input_ids" not in encoded or len(encoded["input_ids"]) != len(texts):
             msg = (
-                f"the tokenizer was given {len(texts)} texts, expected as many 'input_ids', found "
+                f"the tokenizer must return {len(texts)} 'input_ids', one for each text, found "
                 f"{', '.join(f'{len(encoded[name])} {name!r}' for name in encoded) or 'nothing'}."
             )
             raise CollationError(msg)
@@ -179,7 +179,7 @@ class LanguageModelingDataCollator:
     def _taken(
         self, columns: dict[str, list[Any]], name: str, lengths: NDArray[np.int64]
     ) -> Ragged | None:
-        """Remove a column that has one number for each token, if it is there."""
+        """Remove and return a column with one number per token, or None if there is none."""
         values = take_column(columns, [name])
         if values is None:
             return None
@@ -188,8 +188,8 @@ class LanguageModelingDataCollator:
         if unequal.size:
             number = int(unequal[0])
             msg = (
-                f"column {name!r}, row {number}: expected {lengths[number]} numbers, one for each "
-                f"of its input_ids, found {column.lengths[number]}."
+                f"column {name!r}, row {number}: expected {lengths[number]} numbers, one per "
+                f"input id, found {column.lengths[number]}."
             )
             raise CollationError(msg)
         return column.cut(self.max_length)
@@ -219,14 +219,14 @@ class LanguageModelingDataCollator:
         return padded(column.flat, column.places(width, self._side()), fill)
 
     def _label_names(self) -> list[str]:
-        # In language modelling a `label` is the class of the text, no label of its tokens.
+        # In language modelling a `label` is the class of the text, not a label of its tokens.
         return ["labels", "label"] if self.own_labels_only else ["labels"]
 
     def _side(self) -> Side:
         return self.padding_side or getattr(self.tokenizer, "padding_side", None) or "right"
 
     def _fill(self, places: NDArray[np.bool_]) -> int:
-        """The id to pad with; a tokenizer needs to have one only if there is padding."""
+        """Return the id to pad with. A tokenizer needs one only if there is padding."""
         if self.pad_token_id is not None:
             return self.pad_token_id
         known = getattr(self.tokenizer, "pad_token_id", None)
@@ -235,8 +235,8 @@ class LanguageModelingDataCollator:
         if self.tokenizer is None or places.all():
             return 0
         msg = (
-            "the rows need padding, and the tokenizer has no padding token. Pass pad_token_id=, "
-            "or set tokenizer.pad_token, for example to tokenizer.eos_token."
+            "the tokenizer has no padding token, but the rows need padding. Pass pad_token_id=, or "
+            "set tokenizer.pad_token, for example to tokenizer.eos_token."
         )
         raise OptionError(msg)
 
@@ -246,9 +246,9 @@ class LanguageModelingDataCollator:
             known = getattr(self.tokenizer, "mask_token_id", None)
         if known is None:
             msg = (
-                "masked language modelling needs a mask token, and no tokenizer says which. Pass "
-                "tokenizer= with one that has a mask_token, or mask_token_id= to "
-                "LanguageModelingDataCollator(mlm=True), which may be a collate_fn=."
+                "masked language modelling requires a mask token. Pass a tokenizer= that has a "
+                "mask_token, or pass mask_token_id= to LanguageModelingDataCollator(mlm=True) and "
+                "use that as collate_fn=."
             )
             raise OptionError(msg)
         return int(known)
@@ -257,12 +257,12 @@ class LanguageModelingDataCollator:
         if self.vocab_size is not None:
             return self.vocab_size
         try:
-            return len(self.tokenizer)  # type: ignore[arg-type]  # those that have a length
+            return len(self.tokenizer)  # type: ignore[arg-type]  # most tokenizers have a length
         except TypeError:
             msg = (
-                "masked language modelling needs the size of the vocabulary, and no tokenizer has "
-                "it as its length. Pass vocab_size= to LanguageModelingDataCollator(mlm=True), "
-                "which may be a collate_fn=."
+                "masked language modelling requires the size of the vocabulary. Pass a tokenizer= "
+                "that has a length, or pass vocab_size= to LanguageModelingDataCollator(mlm=True) "
+                "and use that as collate_fn=."
             )
             raise OptionError(msg) from None
 
@@ -286,7 +286,7 @@ def _truncation(max_length: int) -> dict[str, Any]:
 
 def _of_integers(column: Ragged, name: str) -> Ragged:
     if column.flat.dtype != np.int64:
-        msg = f"column {name!r}: expected integers, found floats. Convert it in the dataset."
+        msg = f"column {name!r} must hold integers, found floats. Convert it in the dataset."
         raise CollationError(msg)
     return column
 

@@ -1,4 +1,4 @@
-"""`TrainingConfig`: the numbers that a run is made with, checked, and kept as JSON."""
+"""`TrainingConfig`: the numbers of a training run, checked, and saved as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataporter.samplers import checked_seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """The numbers of a training run. `dataclasses.replace` makes a changed one.
+    """The numbers of a training run. `dataclasses.replace` makes a changed copy.
 
     >>> config = TrainingConfig(batch_size=32, epochs=10, learning_rate=5e-5, random_seed=42)
     >>> config.to_dict()["batch_size"]
@@ -36,7 +36,7 @@ class TrainingConfig:
     val_split: float = 0.2
     num_workers: int | None = None
 
-    # Before the generated __init__ refuses an unknown name in words that do not help.
+    # Runs before the generated __init__, whose error for an unknown name suggests nothing.
     def __new__(cls, **options: Any) -> TrainingConfig:  # noqa: PYI034  Self is Python 3.11's
         check_names("TrainingConfig", options, [field.name for field in fields(cls)])
         return object.__new__(cls)
@@ -45,7 +45,7 @@ class TrainingConfig:
         self.validate()
 
     def validate(self) -> None:
-        """Raise for a value that cannot work. Construction does this already."""
+        """Raise for an invalid value. The constructor does this already."""
         for name in ("batch_size", "epochs", "gradient_accumulation_steps"):
             check_int(name, getattr(self, name), least=1)
         check_int("warmup_steps", self.warmup_steps, least=0)
@@ -58,11 +58,11 @@ class TrainingConfig:
         checked_seed(self.random_seed, "random_seed")
 
     def to_dict(self) -> dict[str, Any]:
-        """Builtins only; `TrainingConfig(**config.to_dict())` is equal."""
+        """Return a dict of builtins, so that `TrainingConfig(**config.to_dict())` is equal."""
         return asdict(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as JSON, replacing the file in one step."""
+        """Write the configuration as JSON, replacing the file in one step."""
         path = Path(path)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps(self.to_dict(), indent=2) + "\n")
@@ -71,11 +71,11 @@ class TrainingConfig:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TrainingConfig:
-        """Read what `save` wrote; what the file leaves out has its default."""
+        """Read a file of `save`. Fields that the file lacks get their defaults."""
         try:
             values = json.loads(Path(path).read_text())
         except ValueError as error:
-            msg = f"{path} is not JSON: {error}. TrainingConfig.save() writes such a file."
+            msg = f"{path} is not JSON: {error}. Load a file written by TrainingConfig.save()."
             raise OptionError(msg) from error
         if not isinstance(values, dict):
             msg = f"{path} must hold a JSON object, found {type(values).__name__}."

@@ -1,8 +1,8 @@
-"""Batches of images: any kind of image in, one float32 tensor of B x C x H x W out.
+"""Batches of images: one float32 tensor of B x C x H x W from images of any kind.
 
-A tensor is taken as C x H x W. An array is H x W x C if it is uint8 and C x H x W if it is
-of floats, unless its shape says that it is the other way round. PIL's images are read by
-what they have in common with each other, so PIL need not be installed.
+A tensor is C x H x W. An array of uint8 is H x W x C and an array of floats is C x H x W, unless
+its shape shows the opposite. PIL images are recognised by their attributes, so PIL need not be
+installed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ CONSTANTS = {
     "cifar10": Constants((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
 }
 
-# What integers are divided by, so that the pixels come to lie in [0, 1].
+# The value of white for each integer dtype. Pixels are divided by it to lie in [0, 1].
 _WHITE = {"uint8": 255.0, "uint16": 65535.0, "bool": 1.0}
-# Modes of PIL's images whose pixels are read as they are, and into what others are converted.
+# PIL modes whose pixels are read as they are, and modes that are converted to grey. Other modes
+# are converted to RGB.
 _PLAIN_MODES = ("L", "RGB", "F", "I", "I;16", "I;16L", "I;16B", "I;16N")
 _GREY_MODES = {"1": "L", "LA": "L", "La": "L"}
 
@@ -41,23 +42,21 @@ _LABEL_NAMES = ("labels", "label")
 _USUAL_CHANNELS = (1, 3, 4)
 _RGB = 3
 
-# Remedies that hold for a collator of one's own and for that of a data module.
+# Advice that applies to a collator made by the user and to that of a data module.
 _COLOURED = (
-    "Use VisionDataCollator(channels=3), which makes colour images of grey ones and may be a "
-    "collate_fn=."
+    "Use collate_fn=VisionDataCollator(channels=3), which turns grey images into colour images."
 )
 _NORMALISED = (
-    "Use VisionDataCollator(mean=[...], std=[...]) with one number for each channel, which may be "
-    "a collate_fn=."
+    "Use collate_fn=VisionDataCollator(mean=[...], std=[...]) with one number for each channel."
 )
 
 
 class VisionDataCollator:
     """Makes `pixel_values` and, if the rows have them, `labels`.
 
-    A row is a dict with an image as `pixel_values`, `image` or `img` and perhaps `labels` or
-    `label`; or an (image, label) pair; or an image. Images are tensors, arrays or PIL's.
-    Integers are scaled to [0, 1]; floats are taken to lie there. Other columns are kept.
+    A row is a dict with an image as `pixel_values`, `image` or `img` and optionally `labels` or
+    `label`; or an (image, label) pair; or an image. Images are tensors, arrays or PIL images.
+    Integers are scaled to [0, 1]; floats should already be in [0, 1]. Other columns are kept.
 
     >>> white = np.full((2, 2, 3), 255, dtype=np.uint8)
     >>> collator = VisionDataCollator(mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5])
@@ -65,10 +64,10 @@ class VisionDataCollator:
     >>> batch["pixel_values"].shape, batch["pixel_values"].max(), batch["labels"]
     (torch.Size([1, 3, 2, 2]), tensor(1.), tensor([3]))
 
-    `mean` and `std` are for the pixels in [0, 1], one number for each channel; without them
-    those of `constants`, "imagenet" or "cifar10", are used, averaged for grey images.
-    Images keep their channels, grey ones have one; `channels=3` makes colour images of
-    grey ones, for datasets that have both. PIL's images lose their transparency.
+    `mean` and `std` refer to pixels in [0, 1] and have one number for each channel. Their
+    defaults are those of `constants`, "imagenet" or "cifar10", averaged for grey images. Images
+    keep their channels, and grey images have one. `channels=3` turns grey images into colour
+    images, for datasets that have both. PIL images lose their transparency.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class VisionDataCollator:
             raise OptionError(msg)
         if (mean is None) != (std is None):
             given, lacking = ("mean", "std") if std is None else ("std", "mean")
-            msg = f"{given} is given without {lacking}. Give both, or neither."
+            msg = f"{given} was given without {lacking}. Pass both or neither."
             raise OptionError(msg)
         if channels not in (None, 1, _RGB):
             msg = f"channels must be 1, 3 or None, found {channels!r}."
@@ -98,8 +97,8 @@ class VisionDataCollator:
         own = self.own_constants
         if normalize and own and channels not in (None, len(own.mean)):
             msg = (
-                f"channels={channels} and a mean of {len(own.mean)} numbers do not go together. "
-                f"Give {channels} numbers, or leave channels out."
+                f"channels={channels} conflicts with a mean of {len(own.mean)} numbers. Pass "
+                f"{channels} numbers, or remove channels=."
             )
             raise OptionError(msg)
 
@@ -131,7 +130,7 @@ class VisionDataCollator:
         if not self.normalize:
             return pixels if white == 1.0 else pixels.div_(white)
         mean, std = self._constants_for(pixels.shape[1])
-        # Scaling and normalising in one: passes over the batch are what this costs.
+        # Scale and normalise in one step, since each pass over the batch takes time.
         return pixels.sub_(mean * white).div_(std * white)
 
     def _channels_first(self, image: Any, number: int) -> NDArray[Any]:
@@ -144,7 +143,7 @@ class VisionDataCollator:
             array = np.broadcast_to(array, (_RGB, *array.shape[1:]))
         if self.channels is not None and len(array) != self.channels:
             msg = (
-                f"image {number} has {len(array)} channels, expected channels={self.channels}. "
+                f"image {number} has {len(array)} channels, expected {self.channels}. "
                 "Convert it in the dataset."
             )
             raise CollationError(msg)
@@ -157,10 +156,10 @@ class VisionDataCollator:
         first, last = array.shape[0] in counts, array.shape[-1] in counts
         if not first and not last:
             msg = (
-                f"image {number} has shape {array.shape}, in which neither the first nor the last "
-                f"number is one of channels ({', '.join(map(str, sorted(counts)))}). For another "
-                "number of channels use VisionDataCollator(mean=[...], std=[...]) with as many "
-                "numbers, which may be a collate_fn=."
+                f"image {number} has shape {array.shape}. Its first or last dimension must be the "
+                f"number of channels ({', '.join(map(str, sorted(counts)))}). For another number "
+                "use collate_fn=VisionDataCollator(mean=[...], std=[...]) with one number for each "
+                "channel."
             )
             raise CollationError(msg)
         if first and last:
@@ -174,7 +173,8 @@ class VisionDataCollator:
         if len(constants.mean) != channels:
             remedy = _COLOURED if channels == 1 and len(constants.mean) == _RGB else _NORMALISED
             msg = (
-                f"the images have {channels} channels, mean and std {len(constants.mean)}. {remedy}"
+                f"the images have {channels} channels, but mean and std have "
+                f"{len(constants.mean)}. {remedy}"
             )
             raise CollationError(msg)
         mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in constants)
@@ -202,7 +202,7 @@ def _columns(rows: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def _as_array(image: Any, number: int) -> NDArray[Any]:
-    """The pixels of an image, as they lie there."""
+    """Return the pixels of an image, with its own dtype and layout."""
     if isinstance(image, torch.Tensor):
         is_known = image.dtype is not torch.bfloat16
         array = (image if is_known else image.float()).detach().cpu().numpy()
@@ -217,7 +217,7 @@ def _as_array(image: Any, number: int) -> NDArray[Any]:
         array = np.asarray(image)
     if array.ndim not in (2, 3) or 0 in array.shape:
         msg = (
-            f"image {number}: expected height and width, and perhaps channels, found shape "
+            f"image {number} must have height, width and optionally channels, found shape "
             f"{array.shape}."
         )
         raise CollationError(msg)
@@ -254,12 +254,12 @@ def _checked(mean: Sequence[float], std: Sequence[float]) -> Constants:
         raise OptionTypeError(msg) from error
     if not constants.mean or len(constants.mean) != len(constants.std):
         msg = (
-            f"mean and std need one number for each channel, found {len(constants.mean)} and "
+            f"mean and std must have one number for each channel, found {len(constants.mean)} and "
             f"{len(constants.std)}."
         )
         raise OptionError(msg)
     if not np.isfinite([*constants.mean, *constants.std]).all() or min(constants.std) <= 0:
-        msg = f"std must be above 0, and all numbers finite, found mean {mean} and std {std}."
+        msg = f"mean and std must be finite and std above 0, found mean {mean} and std {std}."
         raise OptionError(msg)
     return constants
 

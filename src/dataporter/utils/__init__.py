@@ -1,1 +1,1 @@
-"""Paths of documents: the state, and steps and timing of a loader."""
+"""Documented import paths for the loader state and for steps and timing of a loader."""

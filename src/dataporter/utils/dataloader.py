@@ -1,6 +1,6 @@
-"""How many steps a loader makes, and how long one waits for its batches.
+"""Numbers of steps of a loader, and the time spent waiting for its batches.
 
-Any loader will do: torch's, dataporter's, or something that is merely iterable.
+Any iterable works as a loader: torch's, dataporter's or your own.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Batch: TypeAlias = dict[str, Any]
 
 
 class TrainSteps(NamedTuple):
-    """An epoch of training: `num_train_steps` batches from the loader of each rank.
+    """An epoch of training: `num_train_steps` batches from each rank's loader.
 
-    The optimizer steps once every `gradient_accumulation_steps` of them, and has then seen
+    The optimizer steps once every `gradient_accumulation_steps` batches, after
     `train_batch_size` samples over all ranks.
     """
 
@@ -39,14 +39,14 @@ class TrainSteps(NamedTuple):
 
 
 class ValSteps(NamedTuple):
-    """A validation: batches from each rank's loader, and those of the check before training."""
+    """A validation: batches from each rank's loader, and batches of the sanity check."""
 
     num_val_steps: int
     num_sanity_val_steps: int
 
 
 def get_epoch_length(loader: Iterable[Any], length: int | None = None) -> int:
-    """Batches of an epoch: `length` if it is given, else what the loader says.
+    """Return the batches of an epoch: `length` if given, else the loader's length.
 
     >>> get_epoch_length([1, 2, 3])
     3
@@ -57,15 +57,15 @@ def get_epoch_length(loader: Iterable[Any], length: int | None = None) -> int:
 
 
 def _epoch_length(loader: Any, given: Any, name: str) -> int:
-    """Batches of an epoch, as given under this name or as the loader says."""
+    """Return the given number of batches, called `name` in errors, or the loader's length."""
     if given is not None:
         return _count(name, given)
     try:
         return len(loader)
     except (TypeError, NotImplementedError) as error:
         msg = (
-            f"{type(loader).__name__} has no length, as where its dataset has no __len__. Give "
-            f"{name}=, the number of steps in an epoch."
+            f"{type(loader).__name__} has no length, perhaps because its dataset has no __len__. "
+            f"Pass {name}=, the number of steps in an epoch."
         )
         raise OptionError(msg) from error
 
@@ -82,14 +82,14 @@ def get_train_dataloader_steps(
 def get_train_dataloader_steps(
     loader: Any, steps: Any = None, train_batch_size: int | None = None, dp_size: int = 1
 ) -> int | TrainSteps:
-    """Batches that training takes from a loader in an epoch.
+    """Return the number of batches that training takes from a loader in an epoch.
 
-        (params, loader)                                          their number
+        (params, loader)                                          an int
         (loader, steps=None, train_batch_size=None, dp_size=1)    a `TrainSteps`, which is a tuple
 
-    `params` is an object or a dict with `train_steps_per_epoch`, `train_batch_size` and
-    `dp_size`, as far as it has them. Steps are the optimizer's: with gradient accumulation each
-    takes several batches. Where none are given, the loader's length is taken as it is.
+    `params` is an object or a dict. Its `train_steps_per_epoch`, `train_batch_size` and
+    `dp_size` are used if present. Steps are optimizer steps: with gradient accumulation each
+    takes several batches. Without a number of steps, the loader's length is used.
 
     >>> loader = torch.utils.data.DataLoader(range(64), batch_size=4)
     >>> get_train_dataloader_steps({"train_steps_per_epoch": None}, loader)
@@ -116,9 +116,9 @@ def get_train_dataloader_steps(
     accumulated, rest = divmod(_count("train_batch_size", train_batch_size), together)
     if rest or not accumulated:
         msg = (
-            f"train_batch_size must be a multiple of what all ranks take in a step, found "
-            f"{train_batch_size}: {dp_size} ranks take {together // dp_size} samples each, "
-            f"{together} together. Change it or the loader's batch_size."
+            f"train_batch_size must be a multiple of {together}, found {train_batch_size}: "
+            f"{dp_size} ranks take {together // dp_size} samples each in a step. Change "
+            "train_batch_size or the loader's batch_size."
         )
         raise OptionError(msg)
     if steps is not None:
@@ -138,14 +138,14 @@ def get_val_dataloader_steps(
 def get_val_dataloader_steps(
     loader: Any, steps: Any = None, num_sanity_val_steps: int = 0, dp_size: int = 1
 ) -> int | ValSteps:
-    """Batches that each rank takes from its loader to validate.
+    """Return the number of batches that each rank takes from its loader to validate.
 
-        (params, loader)                                          their number
+        (params, loader)                                          an int
         (loader, steps=None, num_sanity_val_steps=0, dp_size=1)   a `ValSteps`, which is a tuple
 
-    `params` is an object or a dict with `val_steps_per_epoch` and `dp_size`, as far as it has
-    them. Numbers that are given are meant over all ranks and shared among them, rounded up; a
-    loader's length is its own rank's already.
+    `params` is an object or a dict. Its `val_steps_per_epoch` and `dp_size` are used if
+    present. Given numbers count over all ranks and are divided among them, rounded up. A
+    loader's length already counts one rank.
 
     >>> loader = torch.utils.data.DataLoader(range(64), batch_size=4)
     >>> get_val_dataloader_steps({"val_steps_per_epoch": 10}, loader)
@@ -171,8 +171,8 @@ _PARAMS = ("train_steps_per_epoch", "val_steps_per_epoch", "train_batch_size")
 
 
 def _is_params(value: Any) -> bool:
-    """Whether this is what a training is told, not what it draws batches from."""
-    # Some classes of settings can be iterated over too, so their fields are looked for first.
+    """Return True for training parameters, and False for a loader."""
+    # Some classes of settings are iterable too, so their fields are checked first.
     named = isinstance(value, Mapping) or any(hasattr(value, name) for name in _PARAMS)
     return named or not hasattr(value, "__iter__")
 
@@ -180,15 +180,15 @@ def _is_params(value: Any) -> bool:
 def _loader(function: str, value: Any) -> Any:
     if not hasattr(value, "__iter__"):
         msg = (
-            "a loader must come second where the first argument holds the training parameters, "
-            f"found {type(value).__name__} {value!r}. Call {function}(params, loader)."
+            "the second argument must be a loader if the first holds training parameters, found "
+            f"{type(value).__name__} {value!r}. Call {function}(params, loader)."
         )
         raise OptionTypeError(msg)
     return value
 
 
 def _check_order(function: str, loader: Any, steps: Any) -> None:
-    """Raise for parameters behind a loader; a number of steps may stand there."""
+    """Raise if parameters follow the loader. A number of steps may follow it."""
     if steps is not None and not isinstance(steps, Number | str) and _is_params(steps):
         msg = (
             f"the training parameters must come before the loader, found {type(loader).__name__} "
@@ -202,22 +202,22 @@ def _param(params: Any, name: str) -> Any:
 
 
 def _dp_size(params: Any) -> int:
-    """The number of data-parallel ranks: told, or the process group's, or 1."""
-    told = _param(params, "dp_size")
-    if told is not None:
-        return _count("dp_size", told)
+    """Return the number of data-parallel ranks: given, or the process group's, or 1."""
+    given = _param(params, "dp_size")
+    if given is not None:
+        return _count("dp_size", given)
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def _batch_size(loader: Any) -> int:
-    """Samples in a batch, by the loader, its batch sampler or its dataset."""
+    """Return the batch size of the loader, its batch sampler or its dataset."""
     for part in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)):
         size = getattr(part, "batch_size", None)
         if size is not None:
             return _count("batch_size", size)
     msg = (
-        f"the batch size of {type(loader).__name__} is not known: neither it nor its batch sampler "
-        "nor its dataset has a batch_size. Set this attribute on the one that makes the batches."
+        f"the batch size of {type(loader).__name__} is unknown: neither the loader nor its batch "
+        "sampler nor its dataset has a batch_size attribute. Set it on one of them."
     )
     raise OptionError(msg)
 
@@ -228,7 +228,7 @@ def _count(name: str, value: Any, *, least: int = 1) -> int:
 
 
 class DataLoaderSetupMixin:
-    """For a trainer that makes its own loaders: `configure_dataloaders`, called once.
+    """A mixin for trainers that make their own loaders in `configure_dataloaders`.
 
     >>> class Trainer(DataLoaderSetupMixin):
     ...     def configure_dataloaders(self):
@@ -239,7 +239,7 @@ class DataLoaderSetupMixin:
     """
 
     def configure_dataloaders(self) -> tuple[Any, Any]:
-        """Make the loaders of training and validation; the second may be None."""
+        """Make the loaders of training and validation. The second may be None."""
         msg = f"{type(self).__name__} must define configure_dataloaders() -> (train, val)."
         raise NotImplementedError(msg)
 
@@ -249,7 +249,7 @@ class DataLoaderSetupMixin:
         if not isinstance(found, tuple | list) or len(found) != 2:  # noqa: PLR2004  train, val
             msg = (
                 f"{type(self).__name__}.configure_dataloaders() must return two loaders "
-                f"(train, val), found {type(found).__name__}. Return None for one that is not."
+                f"(train, val), found {type(found).__name__}. Return None for a missing loader."
             )
             raise OptionTypeError(msg)
         train, val = found
@@ -269,33 +269,32 @@ class DataLoaderSetupMixin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderProfile:
-    """How long one waited for batches. Times are in seconds, NaN where there was no batch."""
+    """Waiting times for batches, in seconds. They are NaN if there was no batch."""
 
-    batches: int  # that were really delivered
-    total: float  # the pauses included, as in batches_per_second
-    first: float  # workers start up in it
+    batches: int  # delivered
+    total: float  # pauses included, as in batches_per_second
+    first: float  # includes the start of the workers
     mean: float
     p50: float
     p90: float
     p99: float
     longest: float
     batches_per_second: float
-    waiting_share: float | None  # of the total; None without a step time
+    waiting_share: float | None  # share of the total time; None without a step time
 
 
 def profile_dataloader(
     loader: Iterable[Any], num_batches: int = 100, step_time: float | None = None
 ) -> LoaderProfile:
-    """Draw up to `num_batches` batches, and say how long each was waited for.
+    """Draw up to `num_batches` batches and measure the waiting time for each.
 
-    With `step_time`, every batch is followed by a pause of so many seconds, in which workers
-    may work ahead as they would during a training step: `waiting_share` is what a training
-    with such steps would lose.
+    With `step_time`, every batch is followed by a pause of that many seconds, in which workers
+    can prepare batches as they would during a training step. `waiting_share` is then the share
+    of time that such a training would lose.
 
-    It is a pass like any other: datasets and samplers draw from the global generators as they
-    do. A loader with `state_dict` and `load_state_dict` is put back to its state afterwards, so
-    that its next pass is what it would be after loading that state; others stand where a pass
-    that was broken off leaves them.
+    This is an ordinary pass: datasets and samplers draw from the global generators as usual. A
+    loader with `state_dict` and `load_state_dict` gets its old state back afterwards. Any other
+    loader stays where an interrupted pass leaves it.
 
     >>> profile = profile_dataloader(torch.utils.data.DataLoader(range(10), batch_size=4))
     >>> profile.batches
@@ -324,10 +323,10 @@ def timed_steps(
     step_time: float,
     look: Callable[[Any], Any] = lambda _: None,
 ) -> Iterator[tuple[int, int, Any]]:
-    """Draw batches and pause after each, as a training does: when asked, when got, what was seen.
+    """Draw batches with a pause after each, and yield (requested, received, look(batch)).
 
-    Stamps are nanoseconds of the monotonic clock. What `look` returns of a batch is what is seen
-    of it; looking is part of the pause.
+    The two times are nanoseconds of the monotonic clock. The time that `look` takes is part of
+    the pause.
     """
     asked = time.monotonic_ns()
     batches = iter(loader)
@@ -340,7 +339,7 @@ def timed_steps(
             torch.cuda.synchronize()  # a batch on its way to a device is not there yet
         got = time.monotonic_ns()
         seen = look(batch)
-        del batch  # as a training lets go of it before the next
+        del batch  # as a training does before the next batch
         yield asked, got, seen
         left = step_time - (time.monotonic_ns() - got) / 1e9
         if left > 0:

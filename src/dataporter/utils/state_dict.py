@@ -1,4 +1,4 @@
-"""The state of a loader, at the path under which it is documented. It lives in `law.state`."""
+"""The loader state under its documented path. The code is in `law.state`."""
 
 from dataporter.law.state import (
     VERSION,

@@ -1,4 +1,4 @@
-"""torchdata's tutorial as it is written, and what it says of states, in its own numbers."""
+"""`StatefulDataLoader` keeps states as torchdata's tutorial says; documents/ runs the tutorial."""
 
 import re
 from typing import Any
@@ -8,7 +8,8 @@ import torch
 import torch.utils.data
 from streamed import OwnIterator, Shards
 from support import Ids, Stateful, one_pass, pass_with_states, passes, plain
-from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import Dataset, IterableDataset
+from tutorial_dataset import MyIterableDataset
 
 from dataporter.errors import FastForwardWarning, OptionError, StateFormatError
 from dataporter.stateful_dataloader import (
@@ -17,117 +18,6 @@ from dataporter.stateful_dataloader import (
     StatefulDataLoader,
     StatefulDistributedSampler,
 )
-
-
-class MySampler(Sampler[int]):
-    def __init__(self, high: int, seed: int, limit: int):
-        self.seed, self.high, self.limit = seed, high, limit
-        self.g = torch.Generator()
-        self.g.manual_seed(self.seed)
-        self.i = 0
-
-    def __iter__(self):
-        while self.i < self.limit:
-            val = int(torch.randint(high=self.high, size=(1,), generator=self.g))
-            self.i += 1
-            yield val
-
-    def load_state_dict(self, state_dict: dict[str, Any]):
-        self.i = state_dict["i"]
-        self.g.set_state(state_dict["rng"])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"i": self.i, "rng": self.g.get_state()}
-
-
-class NoisyRange(Dataset):
-    def __init__(self, high: int, mean: float, std: float):
-        self.high, self.mean, self.std = high, torch.tensor([float(mean)]), float(std)
-
-    def __len__(self):
-        return self.high
-
-    def __getitem__(self, idx: int) -> float:
-        if not (0 <= idx < self.high):
-            raise IndexError
-        x = torch.normal(self.mean, self.std)
-        noise = x.item()
-        return idx + noise
-
-    def load_state_dict(self, state_dict):
-        torch.set_rng_state(state_dict["rng"])
-
-    def state_dict(self):
-        return {"rng": torch.get_rng_state()}
-
-
-class MyIterableDataset(IterableDataset):
-    def __init__(self, high: int, seed: int):
-        self.high, self.seed = high, seed
-        self.g = torch.Generator()
-        self.i = 0
-
-    def __iter__(self):
-        worker_info = get_worker_info()
-        if worker_info is not None:
-            worker_id = worker_info.id
-            num_workers = worker_info.num_workers
-        else:
-            worker_id = 0
-            num_workers = 1
-        self.g.manual_seed(self.seed)
-        arr = torch.randperm(self.high, generator=self.g)
-        arr = arr[worker_id : self.high : num_workers]
-        for idx in range(self.i, len(arr)):
-            self.i += 1
-            yield arr[idx]
-        self.i = 0
-
-    def state_dict(self):
-        return {"i": self.i}
-
-    def load_state_dict(self, state_dict):
-        self.i = state_dict["i"]
-
-
-def tails(dl: StatefulDataLoader) -> tuple[list, list]:
-    """The loop of the tutorial."""
-    batches = []
-    for i, batch in enumerate(dl):
-        batches.append(batch)
-        if i == 2:
-            sd = dl.state_dict()
-    dl.load_state_dict(sd)
-    return plain(batches[3:]), plain(list(dl))
-
-
-def test_the_sampler_draws_what_the_tutorial_draws():
-    assert list(MySampler(5, 1, 10)) == [0, 4, 4, 3, 3, 3, 1, 1, 4, 2]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_map_style_datasets_with_a_state(num_workers):
-    dl = StatefulDataLoader(
-        NoisyRange(5, 1, 1),
-        sampler=MySampler(5, 1, 10),
-        batch_size=2,
-        drop_last=False,
-        num_workers=num_workers,
-    )
-    expected, resumed = tails(dl)
-    assert resumed == expected
-    assert len(expected) == 2
-
-
-@pytest.mark.parametrize(
-    ("num_workers", "rest"),
-    [(0, [[2, 10], [3, 1], [11, 6]]), (2, [[4, 10], [3, 11], [1, 6]])],
-)
-def test_iterable_datasets(num_workers, rest):
-    dl = StatefulDataLoader(
-        MyIterableDataset(12, 0), batch_size=2, drop_last=False, num_workers=num_workers
-    )
-    assert tails(dl) == (rest, rest)
 
 
 def test_saving_and_loading_state():

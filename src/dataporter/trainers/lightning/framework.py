@@ -1,4 +1,4 @@
-"""Lightning's two packages, which are the same under two names: the one that is in use."""
+"""The names of Lightning that are used here, from whichever of its two packages is in use."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _TAKES_ANY = "2.6.0"
 
 
 def packages(imported: Container[str]) -> list[str]:
-    """The packages whose callbacks ours have to be, first the one that the program uses.
+    """Return the packages that our callbacks must inherit from, first the one in use.
 
-    That is the one that it has imported, else the one that it could. It may still use the other
-    one too: where that is installed and takes only its own callbacks, ours have to be those.
+    That is the imported package, or else an installed one. The program may use the other package
+    too: if that is installed and accepts only its own callbacks, ours inherit from both.
     """
     present = [name for name, of in _DISTRIBUTIONS.items() if has_version(of, _LEAST)]
     first, *others = sorted(present, key=lambda name: name not in imported)

@@ -1,16 +1,16 @@
-"""Where a trainer's loops stand, and how to put them elsewhere.
+"""The counters of a trainer's loops: reading them and changing them.
 
-Everything that this package knows of Lightning's insides is here, as little as will do:
+This module holds everything that the package knows about Lightning's internals:
 
-- `epoch_progress.current.processed` is the epoch that runs or comes next.
-- `batch_progress.current` counts the batches of that epoch; one that is `ready` and not
+- `epoch_progress.current.processed` is the current epoch, or the next one.
+- `batch_progress.current` counts the batches of that epoch. A batch that is `ready` and not
   `processed` is being trained on, and comes again after a resume.
-- The fetcher has `fetched` so many batches of the epoch. Where a length is not known it is one
-  ahead, to know the last batch when it comes.
-- `setup_data()` makes the loaders and begins their first pass, before any callback can say
-  where; sometimes before the checkpoint was read.
-- Where loaders are repeated, an epoch ends once each of them has come to its end, and what
-  iterates them knows which have `_consumed` their data.
+- The fetcher counts the batches it has `fetched` in the epoch. For loaders without a length it
+  fetches one batch ahead, to recognise the last one.
+- `setup_data()` makes the loaders and starts their first pass, before any callback can move
+  them, and sometimes before the checkpoint is read.
+- If loaders are repeated, an epoch ends when each of them has ended. Their iterator keeps which
+  of them have `_consumed` their data.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from dataporter.trainers.lightning.framework import Trainer
 
 
 def stateful_loaders(trainer: Trainer) -> list[Any]:
-    """The loaders of training that have a state, in the order that Lightning saves them in."""
+    """Return the training loaders that have a state, in the order in which Lightning saves them."""
     combined = trainer.fit_loop._combined_loader  # noqa: SLF001  the loaders as they are iterated
     return [] if combined is None else [each for each in combined.flattened if has_state(each)]
 
 
 def validation_loaders(trainer: Trainer) -> list[Any]:
-    """The loaders of validation that have a state, as far as they have been made."""
+    """Return the existing validation loaders that have a state."""
     combined = trainer.fit_loop.epoch_loop.val_loop._combined_loader  # noqa: SLF001
     return [] if combined is None else [each for each in combined.flattened if has_state(each)]
 
 
 def epoch_of(trainer: Trainer) -> int:
-    """The epoch that runs, or that comes next where none does."""
+    """Return the current epoch, or the next one between epochs."""
     current: Any = trainer.fit_loop.epoch_progress.current
     return int(current.processed)
 
 
-def has_come_to_its_end(trainer: Trainer) -> bool:
-    """Whether training is over, not only stopped: it has made the epochs or steps it was to."""
+def has_finished(trainer: Trainer) -> bool:
+    """Return True if training has reached `max_epochs` or `max_steps`."""
     epochs, steps = trainer.max_epochs, trainer.max_steps
     has_epochs = epochs is not None and 0 <= epochs <= epoch_of(trainer)
     return has_epochs or 0 <= steps <= trainer.global_step
 
 
 def unused_batches(trainer: Trainer, *, begun: bool) -> int:
-    """Batches of one loader that were fetched and not trained on, since training has `begun`."""
-    fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001  only it knows what it holds
+    """Return the number of batches that were fetched and not trained on."""
+    fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001  only it knows this number
     if fetcher is None or not fetches_by_itself(fetcher):
         return 0
     trained = batches_trained(trainer) if begun else 0
@@ -57,12 +57,12 @@ def unused_batches(trainer: Trainer, *, begun: bool) -> int:
 
 
 def batches_trained(trainer: Trainer) -> int:
-    """Batches of the epoch that have been trained on."""
+    """Return the number of batches of the epoch that have been trained on."""
     return int(_batches(trainer).processed)
 
 
 def has_several(trainer: Trainer) -> bool:
-    """Whether there are several loaders, and any has a state."""
+    """Return True if there are several loaders, and any of them has a state."""
     combined = trainer.fit_loop._combined_loader  # noqa: SLF001
     has_fetcher = trainer.fit_loop._data_fetcher is not None  # noqa: SLF001
     if combined is None or not has_fetcher:
@@ -71,44 +71,44 @@ def has_several(trainer: Trainer) -> bool:
 
 
 def asks_for_loaders(trainer: Trainer) -> bool:
-    """Whether the next epoch begins with loaders that are asked for anew."""
+    """Return True if Lightning will request new loaders for the next epoch."""
     return bool(trainer.fit_loop._should_reload_train_dl)  # noqa: SLF001
 
 
 def fetches_by_itself(fetcher: Any) -> bool:
-    """Whether that is not left to `training_step`, which takes as many batches as it likes."""
+    """Return False if `training_step` itself takes batches from an iterator."""
     return not hasattr(fetcher, "iterator_wrapper")
 
 
 def ended(combined: Any) -> list[bool]:
-    """Whether each of the loaders has come to its end in this epoch, to be read and changed.
+    """Return a list of True for each loader that has ended in this epoch.
 
-    Empty where no loader is repeated.
+    Changing the list changes Lightning's. It is empty if no loader is repeated.
     """
     return getattr(combined._iterator, "_consumed", [])  # noqa: SLF001
 
 
-def told_samplers(loader: Any) -> list[Any]:
-    """The samplers of a loader that Lightning tells each epoch, once it has begun."""
+def epoch_samplers(loader: Any) -> list[Any]:
+    """Return the samplers of a loader on which Lightning calls `set_epoch` in every epoch."""
     inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
     each = (getattr(loader, "sampler", None), inner)
     return [sampler for sampler in each if callable(getattr(sampler, "set_epoch", None))]
 
 
 def ends_with_the_shortest(trainer: Trainer) -> bool:
-    """Whether an epoch over several loaders ends with the first of them."""
+    """Return True if an epoch over several loaders ends with the first loader that ends."""
     return _mode(trainer) == "min_size"
 
 
 def begin_passes(trainer: Trainer) -> None:
-    """Begin new passes, in place of those that `setup_data` began."""
+    """Start new passes in place of those that `setup_data` started."""
     fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001
     if fetcher is not None:
         iter(fetcher)
 
 
 def accumulates(trainer: Trainer) -> bool:
-    """Whether gradients of the last batches wait for those of the next."""
+    """Return True in the middle of a gradient accumulation."""
     current = _batches(trainer)
     has_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
     has_ended = has_last and current.processed == current.ready
@@ -116,18 +116,18 @@ def accumulates(trainer: Trainer) -> bool:
 
 
 def continue_after(trainer: Trainer, batches: int) -> None:
-    """Have the epoch that is resumed count from so many batches."""
+    """Make the resumed epoch count from `batches`."""
     current = _batches(trainer)
     current.ready = current.started = current.processed = min(batches, trainer.num_training_batches)
-    # A checkpoint of `on_train_batch_end` lacks one that Lightning is about to add.
-    is_short = trainer.fit_loop.epoch_loop.restarted_on_train_batch_end
-    current.completed = current.ready - int(is_short)
+    # A checkpoint of `on_train_batch_end` is one short. Lightning adds it later.
+    is_one_short = trainer.fit_loop.epoch_loop.restarted_on_train_batch_end
+    current.completed = current.ready - int(is_one_short)
 
 
 def forget_unfinished_batch(fit_loop_state: dict[str, Any]) -> None:
-    """Have a checkpoint of the middle of a step be one of the end of the step before.
+    """Turn a checkpoint taken within a step into one taken at the end of the step before.
 
-    Lightning itself would go on with counters that contradict each other from then on.
+    Lightning itself would continue with contradictory counters.
     """
     batches = fit_loop_state.get("epoch_loop.batch_progress")
     if batches is None or batches["current"]["ready"] == batches["current"]["processed"]:
@@ -138,9 +138,9 @@ def forget_unfinished_batch(fit_loop_state: dict[str, Any]) -> None:
 
 
 def begin_epoch(trainer: Trainer) -> None:
-    """Have an epoch begin at its first batch, with all that belongs to a beginning.
+    """Make an epoch start at its first batch, with all hooks of a start.
 
-    A checkpoint of the end of an epoch leaves traces of it in some of the counters.
+    A checkpoint taken at the end of an epoch leaves traces of the end in some counters.
     """
     fit_loop = trainer.fit_loop
     epochs: Any = fit_loop.epoch_progress.current
@@ -148,15 +148,15 @@ def begin_epoch(trainer: Trainer) -> None:
     if not fit_loop.restarted_on_epoch_start:
         fit_loop.reset_restart_stage()
     fit_loop.epoch_loop.batch_progress.is_last_batch = False
-    is_short = fit_loop.epoch_loop.restarted_on_train_batch_end
-    if not (is_short and _batches(trainer).completed + 1 >= trainer.num_training_batches):
-        continue_after(trainer, 0)  # else Lightning does so
+    is_one_short = fit_loop.epoch_loop.restarted_on_train_batch_end
+    if not (is_one_short and _batches(trainer).completed + 1 >= trainer.num_training_batches):
+        continue_after(trainer, 0)  # otherwise Lightning does it
 
 
 def show_progress(trainer: Trainer, batches: int) -> None:
-    """Have Lightning's progress bar, of either kind, begin where an epoch goes on.
+    """Make Lightning's progress bar start at the resumed batch.
 
-    Lightning tells it an epoch's length and number only where the epoch begins.
+    Lightning sets the bar's length and epoch only at the start of an epoch.
     """
     shown: Any = trainer.progress_bar_callback
     kinds = [kind.__name__ for kind in type(shown).__mro__]
@@ -166,18 +166,18 @@ def show_progress(trainer: Trainer, batches: int) -> None:
         bar.initial = bar.n = batches
         bar.set_description(f"Epoch {trainer.current_epoch}")
     elif "RichProgressBar" in kinds and shown.is_enabled:
-        # It has no bar of the epoch yet, and asserts one where its property is read.
+        # There is no bar for the epoch yet, and reading its property would fail.
         shown.on_train_epoch_start(trainer, trainer.lightning_module)
         shown.progress.reset(shown.train_progress_bar_id, completed=batches)
         shown.refresh()
 
 
 def _mode(trainer: Trainer) -> str | None:
-    """How several loaders are combined."""
+    """Return the mode in which several loaders are combined."""
     combined = trainer.fit_loop._combined_loader  # noqa: SLF001
     return None if combined is None else combined._mode  # noqa: SLF001
 
 
 def _batches(trainer: Trainer) -> Any:
-    """The counters of the epoch's batches."""
+    """Return the counters of the epoch's batches."""
     return trainer.fit_loop.epoch_loop.batch_progress.current

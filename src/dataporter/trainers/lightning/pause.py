@@ -1,8 +1,8 @@
-"""`PauseCallback`: a signal saves a checkpoint and ends the process; the next start goes on.
+"""`PauseCallback`: a signal saves a checkpoint and ends the process. The next start continues.
 
-A signal is only taken note of. What it asks for is done before the next batch is trained on,
-when all that belongs to the last one is done: hooks, schedulers, a validation that was due. So
-nothing is left out and nothing is done twice. Ranks pause together, whoever got the signal.
+The signal handler only sets a flag. The pause happens before the next batch is trained on, when
+the last one is complete: hooks, schedulers, a due validation. So nothing is skipped and nothing
+is done twice. All ranks pause together, even if only one got the signal.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from typing import Any
 
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.trainers.lightning.framework import LightningModule, Trainer
-from dataporter.trainers.lightning.loops import has_come_to_its_end
+from dataporter.trainers.lightning.loops import has_finished
 from dataporter.trainers.lightning.resume import OnMismatch, ResumeCallback
 
 _FILE = "pause.ckpt"
 # Windows has only the first.
-_ASKING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+_PAUSE_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)
+)
 
 
 class PauseCallback(ResumeCallback):
     """A `ResumeCallback` that also pauses training on SIGTERM and SIGUSR1.
 
     Training is saved to `pause.ckpt` in `checkpoint_dir`, and the process exits with status 0. To
-    go on, start it again, with `newest()` as the checkpoint:
+    continue, start it again with `newest()` as the checkpoint:
 
         pause = PauseCallback("checkpoints")
         trainer = Trainer(callbacks=[pause])
@@ -37,9 +39,9 @@ class PauseCallback(ResumeCallback):
     >>> PauseCallback("checkpoints", signals=[signal.SIGUSR1])
     PauseCallback('checkpoints', signals=[SIGUSR1], on_mismatch='raise')
 
-    Once training has come to its end, to `max_epochs` or `max_steps`, `pause.ckpt` is removed.
-    One that was stopped before, by `max_time` or a callback, leaves it. `enable_pause=False`
-    leaves signals alone. In a thread that is not the main one there are no signals.
+    `pause.ckpt` is removed when training reaches `max_epochs` or `max_steps`. It stays if
+    training stops earlier, by `max_time` or a callback. `enable_pause=False` installs no signal
+    handlers. Outside the main thread there are no signals.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class PauseCallback(ResumeCallback):
         checkpoint_dir: str | Path = "checkpoints",
         enable_pause: bool = True,
         *,
-        signals: Iterable[signal.Signals] = _ASKING,
+        signals: Iterable[signal.Signals] = _PAUSE_SIGNALS,
         on_mismatch: OnMismatch = "raise",
     ) -> None:
         super().__init__(on_mismatch=on_mismatch)
@@ -57,7 +59,7 @@ class PauseCallback(ResumeCallback):
         self.checkpoint_dir = Path(checkpoint_dir)
         self.enable_pause = enable_pause
         self.signals = [_checked(number) for number in signals]
-        self._is_asked = False
+        self._pause_requested = False
 
     def __repr__(self) -> str:
         names = ", ".join(number.name for number in self.signals)
@@ -67,41 +69,41 @@ class PauseCallback(ResumeCallback):
         )
 
     def newest(self) -> Path | None:
-        """The checkpoint in `checkpoint_dir` that was written last, None where there is none.
+        """Return the checkpoint in `checkpoint_dir` that was written last, or None.
 
-        That may be one of a `ModelCheckpoint` that writes there too: so a run that was killed
-        goes on as well as one that was paused.
+        It may come from a `ModelCheckpoint` that writes there too, so that a killed run continues
+        as well as a paused one.
         """
         found = self.checkpoint_dir.glob("*.ckpt")
         return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        self._is_asked = False
+        self._pause_requested = False
         if self.enable_pause and threading.current_thread() is threading.main_thread():
             for number in self.signals:
-                # In place of Lightning's own, which would end training without saving it. It
-                # puts back what was there before, when training ends.
-                signal.signal(number, self._take_note)
+                # Replaces Lightning's own handler, which would end training without saving.
+                # Lightning restores the original handlers when training ends.
+                signal.signal(number, self._request_pause)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
         if self.enable_pause and trainer.strategy.reduce_boolean_decision(
-            self._is_asked, all=False
+            self._pause_requested, all=False
         ):
             trainer.save_checkpoint(self.checkpoint_dir / _FILE)
             raise SystemExit(0)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_end(trainer, pl_module)
-        if trainer.is_global_zero and has_come_to_its_end(trainer):
+        if trainer.is_global_zero and has_finished(trainer):
             (self.checkpoint_dir / _FILE).unlink(missing_ok=True)
 
-    def _take_note(self, number: int, frame: FrameType | None) -> None:
+    def _request_pause(self, number: int, frame: FrameType | None) -> None:
         del number, frame
-        self._is_asked = True
+        self._pause_requested = True
 
 
 def _checked(number: Any) -> signal.Signals:

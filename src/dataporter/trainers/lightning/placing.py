@@ -1,4 +1,4 @@
-"""Putting a loader of a trainer to a position, after it has begun to iterate it."""
+"""Moving a trainer's loader to a position after the trainer has started to iterate over it."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ from dataporter.trainers.lightning.framework import Trainer
 State: TypeAlias = Any  # a loader's state, or the list of those of all ranks
 
 
-def place(trainer: Trainer, loader: Any, state: State, epoch: int, *, goes_on: bool) -> None:
-    """Have a trainer's loader go on where it stood in `epoch`, or begin it after an earlier one."""
-    if has_order(loader):
-        # Into a pass that has begun: at its next batch it takes note of what the trainer has told
-        # the sampler since, which would have the next pass repeat this epoch.
-        go_on(loader, state)
-        if not goes_on:  # that it could is a check of the state
-            loader.load_state_dict(at_start(loader.state_dict(), epoch))
+def place(trainer: Trainer, loader: Any, state: State, epoch: int, *, continues: bool) -> None:
+    """Make a trainer's loader continue within `epoch`, or start `epoch` after an earlier one."""
+    if is_seekable(loader):
+        # The running pass moves to the state. Otherwise it would see at its next batch that the
+        # trainer has called set_epoch on the sampler, and the next pass would repeat this epoch.
+        continue_from(loader, state)
+        if not continues:  # the load before was only a check of the state
+            loader.load_state_dict(state_at_start(loader.state_dict(), epoch))
         return
     if not isinstance(loader, ResumableDataLoader):
-        if goes_on:
+        if continues:
             loader.load_state_dict(state)
-    elif goes_on:
-        go_on(loader, state)
+    elif continues:
+        continue_from(loader, state)
     else:
-        _end(loader, state)
+        _skip_to_next_epoch(loader, state)
     loops.begin_passes(trainer)
 
 
-def go_on(loader: ResumableDataLoader[Any], state: State) -> None:
-    """Have the next pass continue where a state was taken, or be empty if that was an end."""
+def continue_from(loader: ResumableDataLoader[Any], state: State) -> None:
+    """Make the next pass continue from a state. It is empty if the state is at an epoch's end."""
     loader.load_state_dict(state)
-    loader.set_epoch(loader.epoch)  # else one that has ended would begin the next
+    loader.set_epoch(loader.epoch)  # otherwise a finished epoch would be followed by the next
 
 
-def has_order(loader: object) -> bool:
-    """Whether a position is all that there is to say of where a loader stands."""
+def is_seekable(loader: object) -> bool:
+    """Return True if a loader's place in its epoch is given by a position alone."""
     if not isinstance(loader, ResumableDataLoader) or not is_own(loader.sampler):
         return False
     return "lanes" not in loader.state_dict()
 
 
-def at_start(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """A state of the same order at the start of an epoch."""
+def state_at_start(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+    """Return a state of the same order at the start of an epoch."""
     start = {"epoch": epoch, "samples_processed": 0, "batches_processed": 0, "finished": False}
     return {name: value for name, value in {**state, **start}.items() if name != "ahead"}
 
 
 def batches_done(trainer: Trainer, loaders: Sequence[Any], states: Sequence[State]) -> int | None:
-    """Batches of the epoch that loaders have behind them, if they count other ones than before."""
+    """Return the finished batches of the epoch in the present batch size, or None if unchanged."""
     moved = [
         loader
         for loader, state in zip(loaders, states, strict=True)
-        if has_order(loader) and _size(state) != _size(loader.state_dict())
+        if is_seekable(loader) and _size(state) != _size(loader.state_dict())
     ]
     if not moved or trainer.num_training_batches == float("inf"):
-        return None  # the same as before, or as many as there are
+        return None  # the same batches as before, or an unknown number
     choose = min if loops.ends_with_the_shortest(trainer) else max
     loader = choose(moved, key=len)
     return len(loader) - _batches_left(loader)
@@ -78,8 +78,8 @@ def _batches_left(loader: ResumableDataLoader[Any]) -> int:
     return int(left.num_batches(state["samples_processed"]))
 
 
-def _end(loader: ResumableDataLoader[Any], state: State) -> None:
-    """Have the next pass follow the one that a state is of, whether that had ended or not."""
+def _skip_to_next_epoch(loader: ResumableDataLoader[Any], state: State) -> None:
+    """Make the next pass start the epoch after a state's, even if that epoch is unfinished."""
     loader.load_state_dict(state)
     if not loader.state_dict()["finished"]:
         iter(loader)

@@ -1,11 +1,12 @@
-"""What a checkpoint has to hold beyond what Lightning puts into it: a record.
+"""The record that `ResumeCallback` adds to a Lightning checkpoint.
 
-epoch      whose data the loaders were delivering
-ranks      of each rank: the states of its loaders, which of them have come to their end if
-           they are repeated until all have, and its random generators
-gradients  of an accumulation that is not finished, averaged over the ranks
+epoch       the epoch of the batches that the loaders deliver
+ranks       for each rank: the states of its loaders, which of them have ended (if they are
+            repeated until all have), and its random generators
+validation  the states of the validation loaders
+gradients   the gradients of an unfinished accumulation, averaged over the ranks
 
-All ranks make it together, as any checkpoint of Lightning's.
+All ranks make it together, like any Lightning checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataporter.errors import DataPorterWarning
 from dataporter.law import Topology
 from dataporter.samplers import group_topology
 from dataporter.trainers.lightning.framework import LightningModule, Trainer
-from dataporter.trainers.lightning.several import Moment
+from dataporter.trainers.lightning.several import Snapshot
 from dataporter.training.rng_state import get_rng_state
 
 KEY = "dataporter"
@@ -34,13 +35,13 @@ def make_record(
     trainer: Trainer,
     module: LightningModule,
     *,
-    moment: Moment,
+    snapshot: Snapshot,
     validation: Sequence[Any],
     epoch: int,
     accumulates: bool,
 ) -> dict[str, Any]:
-    """Put a record together, of all ranks."""
-    part = {"loaders": moment.states, "ended": moment.ended, "generators": get_rng_state()}
+    """Make a record of all ranks."""
+    part = {"loaders": snapshot.states, "ended": snapshot.ended, "generators": get_rng_state()}
     return {
         "epoch": epoch,
         "ranks": _gathered(part),
@@ -50,7 +51,7 @@ def make_record(
 
 
 def bare_record(states: Sequence[Any], checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Make one of what a checkpoint holds that was saved without the callback."""
+    """Make a record from a checkpoint that was saved without the callback."""
     epochs = [state["epoch"] for state in states if isinstance(state, dict) and "epoch" in state]
     return {
         "epoch": min(epochs, default=checkpoint.get("epoch", 0)),
@@ -60,13 +61,13 @@ def bare_record(states: Sequence[Any], checkpoint: Mapping[str, Any]) -> dict[st
     }
 
 
-def moment_in(record: Mapping[str, Any]) -> Moment:
-    """The states for this rank's loaders; all ranks' states of one where the ranks changed."""
+def snapshot_in(record: Mapping[str, Any]) -> Snapshot:
+    """Return the states for this rank's loaders, or those of all ranks if their number changed."""
     own = _own_part(record)
     if own is not None:
-        return Moment(states=own["loaders"], ended=own["ended"])
+        return Snapshot(states=own["loaders"], ended=own["ended"])
     each = zip(*(rank["loaders"] for rank in record["ranks"]), strict=True)
-    return Moment(
+    return Snapshot(
         states=[list(states) if "lanes" in states[0] else states[0] for states in each],
         ended=[
             all(ranks) for ranks in zip(*(rank["ended"] for rank in record["ranks"]), strict=True)
@@ -75,13 +76,13 @@ def moment_in(record: Mapping[str, Any]) -> Moment:
 
 
 def generators_in(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """This rank's random generators; None where the ranks are not those that were saved."""
+    """Return this rank's random generators, or None if the number of ranks changed."""
     own = _own_part(record)
     return None if own is None else own["generators"]
 
 
 def put_gradients(module: LightningModule, gradients: Mapping[str, torch.Tensor]) -> None:
-    """Go on with an accumulation."""
+    """Restore the gradients of an unfinished accumulation."""
     for name, parameter in module.named_parameters():
         if name in gradients:
             parameter.grad = gradients[name].to(parameter.device, parameter.dtype)
@@ -106,9 +107,9 @@ def _gradients(trainer: Trainer, module: LightningModule) -> dict[str, torch.Ten
     strategy = type(trainer.strategy).__name__
     if strategy not in _REPLICATING:
         msg = (
-            f"a checkpoint was saved between two optimizer steps, and {strategy} does not let the "
-            "gradients that wait for the next one be saved. Save where "
-            f"accumulate_grad_batches={trainer.accumulate_grad_batches} batches are complete."
+            f"accumulated gradients are not in the checkpoint: it was saved between two optimizer "
+            f"steps, and {strategy} does not support saving them. Save after a multiple of "
+            f"accumulate_grad_batches={trainer.accumulate_grad_batches} batches."
         )
         warnings.warn(msg, DataPorterWarning, stacklevel=2)
         return {}

@@ -1,15 +1,15 @@
-"""`ResumeCallback`: what Lightning saves of loaders, put right, and put back where they belong.
+"""`ResumeCallback`: saves and restores exact loader states in Lightning checkpoints.
 
-Lightning saves the state of a loader that has one, and loads it if training stopped in the
-middle of an epoch and nothing has asked for the number of batches before. This callback does so
-always, and exactly:
+Lightning saves the state of a loader that has one. It loads the state only if training stopped
+within an epoch and nothing has read the number of batches before. This callback always loads it,
+and exactly:
 
-- The state is that of the batches that were trained on, not of those that were fetched.
+- The state counts batches that were trained on, not batches that were only fetched.
 - After the last batch of an epoch comes the next epoch, in its own order.
-- Gradients of an accumulation that is not finished, and the global random generators, go on.
-- Several loaders go on as they were combined, those that were repeated too.
-- Ranks that read lanes of their own get their own states back.
-- On another number of ranks, or with another batch size, the epoch ends where its data does.
+- Gradients of an unfinished accumulation and the global random generators are restored.
+- Several loaders continue as they were combined, including repeated ones.
+- Ranks that read their own lanes get their own states back.
+- With another number of ranks or another batch size, the epoch still ends with its data.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dataporter.errors import (
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.trainers.lightning import loops
 from dataporter.trainers.lightning.framework import Callback, LightningModule, Trainer
-from dataporter.trainers.lightning.placing import at_start, batches_done, has_order, place
+from dataporter.trainers.lightning.placing import batches_done, is_seekable, place, state_at_start
 from dataporter.trainers.lightning.record import (
     KEY,
     bare_record,
     generators_in,
     make_record,
-    moment_in,
     put_gradients,
+    snapshot_in,
 )
-from dataporter.trainers.lightning.several import Moment, NotedFetches, noted_fetches
+from dataporter.trainers.lightning.several import RecordedFetches, Snapshot, record_fetches
 from dataporter.training.rng_state import set_rng_state
 
 OnMismatch = Literal["raise", "restart_epoch"]
@@ -47,8 +47,8 @@ OnMismatch = Literal["raise", "restart_epoch"]
 class ResumeCallback(Callback):
     """Makes every checkpoint of a trainer resume at the exact sample.
 
-    `on_mismatch` says what to do with a checkpoint that has no state of the training loaders, or
-    one that they refuse: "raise" (default), or "restart_epoch" to warn and begin the epoch anew.
+    `on_mismatch` applies to a checkpoint without a state of the training loaders, or with a state
+    that they refuse: "raise" (default), or "restart_epoch" to warn and restart the epoch.
 
     >>> ResumeCallback(on_mismatch="restart_epoch")
     ResumeCallback(on_mismatch='restart_epoch')
@@ -60,9 +60,9 @@ class ResumeCallback(Callback):
             raise OptionError(msg)
         self.on_mismatch = on_mismatch
         self._record: dict[str, Any] | None = None  # of the checkpoint, until it is used
-        self._epoch = 0  # whose data the loaders are delivering
-        self._has_begun = False  # a batch has been fetched to be trained on
-        self._noted: NotedFetches | None = None  # of several loaders
+        self._epoch = 0  # the epoch of the batches that the loaders deliver
+        self._has_begun = False  # True once a batch is trained on
+        self._recorded: RecordedFetches | None = None  # only for several loaders
         self._validation: list[Any] = []  # states of validation loaders, until they are used
 
     def __repr__(self) -> str:
@@ -74,12 +74,12 @@ class ResumeCallback(Callback):
         loaders = loops.stateful_loaders(trainer)
         if not loaders:
             return
-        moment = self._moment(trainer, loaders)
-        checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = moment.states
+        snapshot = self._snapshot(trainer, loaders)
+        checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = snapshot.states
         checkpoint[KEY] = make_record(
             trainer,
             pl_module,
-            moment=moment,
+            snapshot=snapshot,
             validation=self._validation or _states(loops.validation_loaders(trainer)),
             epoch=self._epoch,
             accumulates=loops.accumulates(trainer),
@@ -87,9 +87,9 @@ class ResumeCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         del trainer, pl_module
-        self._record = None  # of an earlier run, which had nothing left to do
+        self._record = None  # left over from an earlier run that had nothing left to do
         if stage == "fit":
-            self._noted = None
+            self._recorded = None
 
     def on_load_checkpoint(
         self,
@@ -99,7 +99,7 @@ class ResumeCallback(Callback):
     ) -> None:
         fit_loop_state = checkpoint.get("loops", {}).get("fit_loop", {})
         loops.forget_unfinished_batch(fit_loop_state)
-        # Taken away, since Lightning would load it in some cases and in others not.
+        # Removed, since Lightning would load it in some cases and not in others.
         states = fit_loop_state.get("state_dict", {}).pop("combined_loader", [])
         self._record = checkpoint.get(KEY) or bare_record(states, checkpoint)
 
@@ -109,27 +109,29 @@ class ResumeCallback(Callback):
         self._has_begun = False
         loaders = loops.stateful_loaders(trainer)
         present = [self._state_of(trainer, loader) for loader in loaders]
-        self._noted = noted_fetches(trainer)
+        self._recorded = record_fetches(trainer)
         self._validation = [] if record is None else record["validation"]
         if record is None:
-            if self._noted is None and all(map(has_order, loaders)):
-                self._place(trainer, loaders, Moment(states=present, ended=[]), goes_on=True)
+            if self._recorded is None and all(map(is_seekable, loaders)):
+                self._place(trainer, loaders, Snapshot(states=present, ended=[]), continues=True)
             return
-        goes_on = record["epoch"] == self._epoch
+        continues = record["epoch"] == self._epoch
         try:
-            moment = moment_in(record)
-            _check_number(loaders, moment.states)
-            self._place(trainer, loaders, moment, goes_on=goes_on)
+            snapshot = snapshot_in(record)
+            _check_number(loaders, snapshot.states)
+            self._place(trainer, loaders, snapshot, continues=continues)
         except StateError as error:
             if self.on_mismatch == "raise":
-                note = f"{type(self).__name__}(on_mismatch='restart_epoch') begins the epoch anew."
+                note = (
+                    f"Use {type(self).__name__}(on_mismatch='restart_epoch') to restart the epoch."
+                )
                 add_note(error, note)
                 raise
-            self._restart(trainer, loaders, present, goes_on=goes_on, why=error)
+            self._restart(trainer, loaders, present, continues=continues, why=error)
             return
-        if not goes_on:
+        if not continues:
             loops.begin_epoch(trainer)
-        elif (batches := batches_done(trainer, loaders, moment.states)) is not None:
+        elif (batches := batches_done(trainer, loaders, snapshot.states)) is not None:
             loops.continue_after(trainer, batches)
         put_gradients(pl_module, record["gradients"])
         generators = generators_in(record)
@@ -138,7 +140,7 @@ class ResumeCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         del pl_module
-        self._noted = noted_fetches(trainer)  # of loaders that may have been made anew
+        self._recorded = record_fetches(trainer)  # the loaders may be new
 
     def on_train_batch_start(
         self,
@@ -151,8 +153,8 @@ class ResumeCallback(Callback):
         if batch_idx and not self._has_begun:
             loops.show_progress(trainer, batch_idx)
         self._has_begun = True
-        if self._noted is not None:
-            self._noted.begin_at(batch_idx)
+        if self._recorded is not None:
+            self._recorded.begin_at(batch_idx)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         del pl_module
@@ -161,24 +163,24 @@ class ResumeCallback(Callback):
         states, self._validation = self._validation, []
         epoch = loops.epoch_of(trainer)
         for loader, state in zip(loops.validation_loaders(trainer), states, strict=False):
-            # What is validated on may have changed; only a seed that nobody chose is at stake.
+            # The validation data may have changed. The state is loaded only for a drawn seed.
             with contextlib.suppress(StateError):
-                if has_order(loader):
-                    loader.load_state_dict(at_start(state, epoch))
+                if is_seekable(loader):
+                    loader.load_state_dict(state_at_start(state, epoch))
 
-    def _moment(self, trainer: Trainer, loaders: list[Any]) -> Moment:
-        if self._noted is not None:
-            return self._noted.unused(loops.batches_trained(trainer))
-        return Moment(states=[self._state_of(trainer, loader) for loader in loaders], ended=[])
+    def _snapshot(self, trainer: Trainer, loaders: list[Any]) -> Snapshot:
+        if self._recorded is not None:
+            return self._recorded.unused(loops.batches_trained(trainer))
+        return Snapshot(states=[self._state_of(trainer, loader) for loader in loaders], ended=[])
 
     def _place(
-        self, trainer: Trainer, loaders: list[Any], moment: Moment, *, goes_on: bool
+        self, trainer: Trainer, loaders: list[Any], snapshot: Snapshot, *, continues: bool
     ) -> None:
-        if self._noted is not None:
-            self._noted.place(trainer, moment, self._epoch, goes_on=goes_on)
+        if self._recorded is not None:
+            self._recorded.place(trainer, snapshot, self._epoch, continues=continues)
             return
-        for loader, state in zip(loaders, moment.states, strict=True):
-            place(trainer, loader, state, self._epoch, goes_on=goes_on)
+        for loader, state in zip(loaders, snapshot.states, strict=True):
+            place(trainer, loader, state, self._epoch, continues=continues)
 
     def _state_of(self, trainer: Trainer, loader: Any) -> Any:
         if not isinstance(loader, ResumableDataLoader):
@@ -192,17 +194,17 @@ class ResumeCallback(Callback):
         loaders: list[Any],
         present: list[Any],
         *,
-        goes_on: bool,
+        continues: bool,
         why: StateError,
     ) -> None:
-        msg = f"epoch {self._epoch} begins anew, since the checkpoint cannot be resumed: {why}"
+        msg = f"epoch {self._epoch} restarts, since the checkpoint cannot be resumed: {why}"
         warnings.warn(msg, StateMismatchWarning, stacklevel=2)
         starts = [
-            at_start(state, self._epoch) if has_order(loader) else state
+            state_at_start(state, self._epoch) if is_seekable(loader) else state
             for loader, state in zip(loaders, present, strict=True)
         ]
-        self._place(trainer, loaders, Moment(states=starts, ended=[]), goes_on=True)
-        if goes_on:
+        self._place(trainer, loaders, Snapshot(states=starts, ended=[]), continues=True)
+        if continues:
             loops.continue_after(trainer, 0)
         else:
             loops.begin_epoch(trainer)
@@ -213,13 +215,13 @@ def _states(loaders: list[Any]) -> list[Any]:
 
 
 def _check_number(loaders: list[Any], states: list[Any]) -> None:
-    """Refuse states that are not as many as the loaders."""
+    """Raise unless there are as many states as loaders."""
     if len(states) == len(loaders):
         return
     if not states:
         msg = (
-            f"the checkpoint has no state of the {len(loaders)} training loaders: it was saved by "
-            "a run whose loaders had none. Resume with those, or start anew."
+            f"the checkpoint has no state for the {len(loaders)} training loaders: it was saved by "
+            "a run whose loaders had no state. Resume with those loaders, or start a new run."
         )
         raise StateMissingError(msg)
     msg = (

@@ -8,6 +8,7 @@ from importlib import import_module
 import datasets
 import pytest
 import torch
+from launching import outputs_of_two_ranks
 from small_tokenizer import LINES, small_tokenizer
 from support import flat, plain
 from torch.utils.data import DataLoader, Dataset
@@ -441,20 +442,8 @@ dist.destroy_process_group()
 
 
 def test_distributed_training(folder):
-    store = f"file://{folder / 'store'}"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", DISTRIBUTED, store, str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        for rank in range(2)
-    ]
-    told = [process.communicate(timeout=90) for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], told
-    shares = [[int(number) for number in out.split()] for out, _ in told]
+    outputs = outputs_of_two_ranks(DISTRIBUTED, folder)
+    shares = [[int(number) for number in out.split()] for out in outputs]
     assert [len(share) for share in shares] == [128, 128]
     assert sorted(flat(shares)) == list(range(256))
 
@@ -530,7 +519,7 @@ def test_pytorch_lightning(folder):  # noqa: C901  the snippet's own branches
             self._dataloader_state = checkpoint.get("dataloader_state", None)
 
     class Trained(YourLightningModule):
-        """What the snippet leaves out: a model, and the restoring that it announces."""
+        """The parts that the snippet omits: a model, and the restoring that it announces."""
 
         def __init__(self):
             super().__init__()

@@ -453,7 +453,7 @@ def test_with_pytorch_lightning(tmp_path):
             return self.data_module.val_dataloader()
 
     class Trained(MyLightningModule):
-        """What the snippet leaves out: a model."""
+        """The part that the snippet omits: a model."""
 
         def __init__(self, data_module):
             super().__init__(data_module)

@@ -1,12 +1,9 @@
 """PatchedDataLoader's document: every snippet runs, and its stated limit is none here."""
 
-import subprocess
-import sys
-
 import torch
+from launching import outputs_of_two_ranks
 from support import Augmented, flat, one_pass, plain
 from torch.utils.data import DataLoader as TorchDataLoader
-from watching import environment
 
 from dataporter.patched_dataloader import PatchedDataLoader as DataLoader
 
@@ -63,20 +60,8 @@ dist.destroy_process_group()
 
 
 def test_additional_benefits_the_same_code_for_one_process_and_several(tmp_path):
-    store = f"file://{tmp_path / 'store'}"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SHARDED, store, str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        for rank in range(2)
-    ]
-    told = [process.communicate(timeout=90) for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], told
-    shares = [[int(number) for number in out.split()] for out, _ in told]
+    outputs = outputs_of_two_ranks(SHARDED, tmp_path)
+    shares = [[int(number) for number in out.split()] for out in outputs]
     assert [len(share) for share in shares] == [64, 64]
     assert sorted(flat(shares)) == list(range(128))
 
