@@ -92,7 +92,7 @@ class Large(Ids):
 
 
 def test_what_a_child_lets_go_of_stays_with_its_parent(monkeypatch):
-    monkeypatch.setattr("dataporter.engine.processes._STRETCH_BYTES", 2**21)
+    monkeypatch.setattr("dataporter.engine.budget.AHEAD_BYTES", 2**21)
     loader = ResumableDataLoader(Large(40), 2, num_workers=2)
     held = list(loader)
     pid = os.fork()

@@ -11,7 +11,7 @@ from support import Ids
 from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader
-from dataporter.engine.leaving import look_after_leavers, remember, see_off
+from dataporter.engine.leaving import kill_at_exit, let_leave, look_after_leavers
 
 
 def make(**options: Any) -> ResumableDataLoader:
@@ -115,10 +115,10 @@ def test_a_collection_of_garbage_while_leavers_are_looked_after_does_not_disturb
     processes = [multiprocessing.Process(target=int) for _ in range(5)]
     for process in processes:
         process.start()
-        remember(process)
+        kill_at_exit(process)
     for process in processes:
         process.join()
-        see_off(process, reads=0)
+        let_leave(process, reads=0)
     before = gc.get_threshold()
     gc.set_threshold(1)  # a collection at nearly every allocation
     try:

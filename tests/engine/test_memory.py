@@ -15,11 +15,11 @@ class Large(Ids):
 
 def megabytes(loader: ResumableDataLoader) -> float:
     """What the arena's file occupies."""
-    return os.fstat(loader._runner._kept._arena).st_blocks * 512 / 2**20
+    return os.fstat(loader._runner._kept._connections.arena).st_blocks * 512 / 2**20
 
 
 def test_memory_of_batches_that_were_kept_and_let_go_is_given_back(monkeypatch):
-    monkeypatch.setattr("dataporter.engine.processes._STRETCH_BYTES", 2**24)
+    monkeypatch.setattr("dataporter.engine.budget.AHEAD_BYTES", 2**24)
     loader = ResumableDataLoader(
         Large(80), 2, seed=1, num_workers=2, prefetch_factor=2, persistent_workers=True
     )
@@ -35,7 +35,7 @@ def test_memory_of_batches_that_were_kept_and_let_go_is_given_back(monkeypatch):
 
 
 def test_an_epoch_ends_without_giving_memory_back_that_the_next_one_needs(monkeypatch):
-    monkeypatch.setattr("dataporter.engine.processes._STRETCH_BYTES", 2**21)
+    monkeypatch.setattr("dataporter.engine.budget.AHEAD_BYTES", 2**21)
     given_back = []
     monkeypatch.setattr("dataporter.engine.arena.Slot.forget", given_back.append)
     loader = ResumableDataLoader(Large(40), 2, num_workers=2, persistent_workers=True)

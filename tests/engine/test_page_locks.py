@@ -78,8 +78,8 @@ def runtime(monkeypatch) -> Runtime:
     monkeypatch.setattr("torch.cuda.cudart", lambda: runtime)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_stream", lambda: "stream")
-    monkeypatch.setattr("dataporter.engine.processes.can_pin", lambda: True)
-    monkeypatch.setattr("dataporter.engine.processes.pinned", lambda batch: batch)
+    monkeypatch.setattr("dataporter.engine.taking.can_pin", lambda: True)
+    monkeypatch.setattr("dataporter.engine.taking.pinned", lambda batch: batch)
     monkeypatch.setattr("dataporter.engine.locks._forget_last_error", lambda: None)
     return runtime
 
@@ -143,7 +143,7 @@ def test_a_slot_whose_mark_has_passed_is_used_again_and_not_locked_again(runtime
 
 
 def test_no_more_slots_wait_for_devices_than_are_kept_free(runtime, marks, monkeypatch):
-    monkeypatch.setattr("dataporter.engine.processes._STRETCH_BYTES", 2**22)
+    monkeypatch.setattr("dataporter.engine.budget.AHEAD_BYTES", 2**22)
     loader = make(Large(400))
     for batch in loader:
         del batch
@@ -177,7 +177,7 @@ def test_a_batch_that_outlives_its_loader_stays_locked_as_long_as_it_lives(runti
 
 
 def test_memory_that_is_given_back_is_unlocked_first(runtime, marks, monkeypatch):
-    monkeypatch.setattr("dataporter.engine.processes._STRETCH_BYTES", 2**21)
+    monkeypatch.setattr("dataporter.engine.budget.AHEAD_BYTES", 2**21)
     loader = make()
     kept = list(loader)
     assert len(runtime.locked) == 32
@@ -202,7 +202,7 @@ def test_where_page_locks_are_refused_one_warning_says_so_and_all_batches_come(
 ):
     copied = []
     monkeypatch.setattr(
-        "dataporter.engine.processes.pinned", lambda batch: copied.append(1) or batch.clone()
+        "dataporter.engine.taking.pinned", lambda batch: copied.append(1) or batch.clone()
     )
     runtime.refuses = True
     loader = make()
@@ -224,7 +224,7 @@ def test_at_exit_what_is_still_locked_is_unlocked_once_and_by_the_process_that_l
 import os, sys
 import torch
 import dataporter.engine.locks as locks
-import dataporter.engine.processes as processes
+import dataporter.engine.taking as taking
 import dataporter.engine.slots as slots
 from dataporter import ResumableDataLoader
 
@@ -241,8 +241,8 @@ runtime = Runtime()
 torch.cuda.cudart = lambda: runtime
 torch.cuda.is_available = lambda: True
 torch.cuda.current_stream = lambda: None
-processes.can_pin = lambda: True
-processes.pinned = lambda batch: batch
+taking.can_pin = lambda: True
+taking.pinned = lambda batch: batch
 locks.mark = slots.mark = lambda: None if sys.is_finalizing() else Mark()
 
 class Mark:

@@ -156,7 +156,7 @@ def test_a_worker_that_hangs_at_an_earlier_pass_is_replaced_after_a_timeout(tmp_
     until(hung.exists)
     del broken_off
     iterator = iter(loader)
-    with pytest.raises(WorkerTimeoutError, match="no worker has begun it"):
+    with pytest.raises(WorkerTimeoutError, match="no worker has begun the batch"):
         next(iterator)
     assert [plain(batch) for batch in iterator] == EXPECTED
     assert len(worker_pids()) == 1

@@ -15,7 +15,7 @@ from support import Ids, flat, passes
 from watching import environment, is_running, run_script, state_of, until
 
 from dataporter import ResumableDataLoader
-from dataporter.engine.worker import IGNORED
+from dataporter.engine.signals import IGNORED
 
 SETUP = """
 import json, os, signal, sys, threading, time

@@ -1,14 +1,14 @@
-"""Who runs tasks. An engine knows nothing of orders and states.
+"""Engines run tasks. An engine takes an iterator of tasks and yields each with its batch.
 
-It takes an iterator of tasks and yields each with its batch: `inline`
-in the process and thread that asks, `processes` in worker processes, `threads` in threads.
-From any of them, `device` brings batches to a device. `runner` is all of them, for a loader.
+`inline` runs them in the process and thread that asks, `processes` in worker processes, `threads`
+in threads. From any of them, `device` brings batches to a device. `runner` chooses among them for
+a loader. An engine knows nothing of orders and states.
 """
 
 from dataporter.engine.cores import usable_cores
-from dataporter.engine.crew import WorkerOptions, can_start_workers
 from dataporter.engine.results import Results
 from dataporter.engine.runner import Runner
+from dataporter.engine.worker_options import WorkerOptions, can_start_workers
 
 __all__ = [
     "Results",

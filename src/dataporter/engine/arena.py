@@ -1,12 +1,11 @@
 """The arena: anonymous shared memory that batches travel in, cut into slots.
 
-One file without a name (`memfd`), so that nothing is left in a file system by a kill, and
-one descriptor, however many batches are held. Each slot is a range of that file, far larger
-than any batch; only pages that were written exist. A slot is mapped as far as it is used.
+It is one file without a name (`memfd`): a killed process leaves nothing in a file system, and one
+descriptor serves any number of batches. Each slot is a range of that file, far larger than any
+batch. Only pages that were written exist, and a slot is mapped only as far as it is used.
 
-Where the system has no `memfd`, as on macOS, a temporary file stands in that has lost its name.
-File systems limit how large a file may be, so it grows as its slots are used, and these are
-closer together.
+Where the system has no `memfd`, as on macOS, an unlinked temporary file stands in. File systems
+limit the size of a file, so this file grows as its slots are used, and its slots are smaller.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from dataporter.engine.libc import libc
 from dataporter.engine.locks import PageLock, take_lock
 from dataporter.errors import UnsupportedSystemError
 
-# The file's address space is cut into slots of 64 GiB; it has room for 2**20 of them.
+# The address space of a memfd is cut into slots of 64 GiB; it has room for 2**20 of them.
 _STRIDE = 2**36
 _MAX_SLOTS = 2**20
 _MEMFD_SIZE = _STRIDE * _MAX_SLOTS  # no other file is that large
-# That of a temporary file into slots of 1 GiB: ext4 has room for 2**14 of them.
+# That of a temporary file is cut into slots of 1 GiB: ext4 has room for 2**14 of them.
 _FILE_STRIDE = 2**30
 _FIRST_MAPPING = 2**18  # bytes; doubled as a slot's batches turn out larger
 
@@ -51,7 +50,7 @@ def create_arena() -> int:
 
 
 def _memfd() -> int | None:
-    """An anonymous file in memory, None where the system has no such thing."""
+    """Open an anonymous file in memory; None where the system has no such thing."""
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):  # not in this kernel, or not allowed
             return os.memfd_create("dataporter", os.MFD_CLOEXEC)
@@ -66,26 +65,26 @@ _MFD_CLOEXEC = 1
 
 
 def _reserved(descriptor: int, number: int, length: int) -> int:
-    """Make room for the first bytes of a slot; where it begins in the arena."""
+    """Make room for the first bytes of a slot, and return the slot's offset in the arena."""
     if os.fstat(descriptor).st_size == _MEMFD_SIZE:
         return number * _STRIDE
     offset = number * _FILE_STRIDE
     if length > _FILE_STRIDE:
         msg = (
-            f"a batch is larger than {_FILE_STRIDE:,} bytes, and no more fit between two processes "
-            "where the system has no memfd_create. Use smaller batches, engine='threads' or "
+            f"a batch is larger than {_FILE_STRIDE:,} bytes. No more can go from one process to "
+            "another on a system without memfd_create. Use smaller batches, engine='threads' or "
             "num_workers=0."
         )
         raise UnsupportedSystemError(msg)
     if hasattr(os, "posix_fallocate"):
-        # With a full disk, writing to the mapping would kill the process; this is an error.
+        # On a full disk, a write to the mapping would kill the process; this call raises.
         try:
             os.posix_fallocate(descriptor, offset, length)
         except OSError as error:
             msg = (
-                f"{error.strerror}: {tempfile.gettempdir()} has no room for "
-                f"{length:,} bytes, and batches travel in a temporary file where the system has no "
-                "memfd_create. Set TMPDIR to a folder with more room"
+                f"{error.strerror}: {tempfile.gettempdir()} has no room for {length:,} bytes. "
+                "Batches travel in a temporary file on a system without memfd_create. Set TMPDIR "
+                "to a folder with more room"
             )
             raise OSError(error.errno, msg) from error
     elif os.fstat(descriptor).st_size < offset + length:
@@ -95,7 +94,7 @@ def _reserved(descriptor: int, number: int, length: int) -> int:
 
 
 class Slot:
-    """One process's view of a slot, mapped as far as it was used so far."""
+    """One process's view of a slot, mapped as far as it has been used."""
 
     __slots__ = ("_descriptor", "_map", "address", "bytes", "lock", "number")
 
@@ -105,7 +104,7 @@ class Slot:
         self.bytes: NDArray[np.uint8] = np.empty(0, np.uint8)
         self.address = 0  # of the first byte, in this process
         self._map: Any = b""
-        self.lock: PageLock | None = None  # of what is mapped
+        self.lock: PageLock | None = None  # of the mapping
 
     def reach(self, size: int) -> NDArray[np.uint8]:
         """Map at least `size` bytes; arrays over an earlier mapping stay valid."""
@@ -115,27 +114,27 @@ class Slot:
             self._map = _mapped(self._descriptor, length, offset)
             self.address = ctypes.addressof(self._map)
             self.bytes = np.frombuffer(self._map, np.uint8)
-            self.lock = None  # that of the earlier mapping ends with it
+            self.lock = None  # the lock of the earlier mapping ends with that mapping
         return self.bytes
 
     def fresh(self, size: int) -> NDArray[np.uint8]:
         """Return an array over the first `size` bytes that lives only as long as its views.
 
-        Straight over the mapping: NumPy lets views of an array over an array refer to the
-        latter, and then this one would die before them.
+        It lies straight over the mapping. Of an array over another array, NumPy lets views refer
+        to that other one, and then this one would die before its views.
         """
         self.reach(size)
         return np.frombuffer(self._map, np.uint8, size)
 
     def page_lock(self, size: int) -> str | None:
-        """Page-lock the first `size` bytes at least; the reason if that was refused.
+        """Page-lock at least the first `size` bytes. Returns the reason of a refusal, or None.
 
         No device may be reading from the slot.
         """
         if self.lock is not None and size <= self.lock.size:
             return None
         self._unlock()
-        # To the next eighth of a power of two, so that sizes that vary soon fit.
+        # Up to the next eighth of a power of two, so that sizes that vary soon fit.
         eighth = max(1 << max((size - 1).bit_length() - 3, 0), mmap.PAGESIZE)
         enough = min(-(-size // eighth) * eighth, len(self.reach(size)))
         taken = take_lock(self._map, self.address, enough)
@@ -151,13 +150,13 @@ class Slot:
 
     def forget(self) -> None:
         """Give the slot's memory back to the system. No device may be reading from it."""
-        self._unlock()  # a device would go on with the pages that are given back
+        self._unlock()  # otherwise a device would keep the pages that are given back
         if len(self.bytes) and hasattr(mmap, "MADV_REMOVE"):
             libc.madvise(self.address, len(self.bytes), mmap.MADV_REMOVE)
 
 
-# Python's own `mmap` keeps a copy of the descriptor for each mapping: a few hundred batches
-# held would use up what a process may have.
+# Python's own `mmap` keeps a copy of the descriptor for each mapping: a few hundred batches would
+# use up all descriptors of the process.
 if libc is not None:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -167,7 +166,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def _mapped(descriptor: int, length: int, offset: int) -> Any:
-    """Map part of a file; it is unmapped when the result and all arrays over it have died."""
+    """Map part of a file until the result and all arrays over it have died."""
     access = mmap.PROT_READ | mmap.PROT_WRITE
     address = libc.mmap(None, length, access, mmap.MAP_SHARED, descriptor, offset)
     if address == _FAILED:
@@ -179,7 +178,7 @@ def _mapped(descriptor: int, length: int, offset: int) -> Any:
 
 
 class Writer:
-    """Fills a slot from its start: tensors, buffers, bytes, one after another."""
+    """Fills a slot from its start with tensors, buffers and bytes, one after another."""
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
@@ -188,7 +187,7 @@ class Writer:
         self._mapped: list[tuple[int, NDArray[np.uint8]]] = []
 
     def reserve(self, size: int) -> tuple[int, NDArray[np.uint8]]:
-        """Take the next `size` bytes; their offset, and the bytes."""
+        """Take the next `size` bytes, and return their offset and an array over them."""
         offset = -(-self._used // _ALIGNMENT) * _ALIGNMENT
         self._used = offset + size
         memory = self._slot.reach(self._used)
@@ -202,7 +201,7 @@ class Writer:
         return tensor_over(memory, shape, dtype)
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
-        """Where in the slot a tensor of `empty` lies; None for any other."""
+        """Return the offset of a tensor that `empty` made; None for any other."""
         address = tensor.data_ptr()
         for start, memory in self._mapped:
             if start <= address < start + len(memory):
@@ -221,7 +220,7 @@ def tensor_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 def tensor_over(
     memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Make a tensor over bytes, which it keeps alive."""
+    """Make a tensor over bytes. The tensor keeps them alive."""
     if not len(memory):
         return torch.empty(shape, dtype=dtype)
     known: Any = _NUMPY.get(dtype)
@@ -231,7 +230,7 @@ def tensor_over(
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
 
 
-# Through NumPy it takes half the time, for the dtypes that NumPy has.
+# Dtypes that NumPy has: through NumPy a tensor is made in half the time.
 _NUMPY = {
     getattr(torch, name): np.dtype(name)
     for name in (

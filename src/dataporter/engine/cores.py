@@ -1,4 +1,4 @@
-"""How many cores this process may really use."""
+"""The number of cores that this process may really use."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _quota(root: Path) -> float | None:
-    """The control group's limit in cores, None where there is none."""
+    """Read the control group's limit in cores; None where there is none."""
     try:
         limit, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)
     except (OSError, ValueError):
-        pass  # no such file, or another version's
+        pass  # no such file, or that of another version
     folder = root / "sys/fs/cgroup/cpu"
     try:
         limit, period = ((folder / f"cpu.cfs_{n}_us").read_text() for n in ("quota", "period"))

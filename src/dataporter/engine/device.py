@@ -1,18 +1,18 @@
-"""To the device: batches are copied ahead, while the step before them computes.
+"""The way to a device: batches are copied ahead, while the step before them computes.
 
         engine ──▶ page-locked memory ──▶ copies ahead, in a stream of their own ──▶ consumer
                                                      its stream waits for an event ──┘
 
-What is sent ahead has its progress with it, so it counts when the consumer gets it, not before.
+A batch that was copied ahead counts as delivered when the consumer gets it, not before.
 
-Memory on the device is taken in the consumer's stream, and a copy begins once all that this
-stream had been given to do by then is done. So what the consumer lets go of is used again in
-the order of that stream, however far the host is ahead of the device: there are at most
+Memory on the device is allocated in the consumer's stream, and a copy begins when the work is done
+that this stream had been given by then. So memory that the consumer drops is used again in the
+order of that stream, however far the host is ahead of the device. At any time there are at most
 `depth` batches copied ahead, the one being delivered, and those that the consumer holds.
 
-Tensors in any container are copied, anything else is handed over as it is. Those that are
-not plain memory (sparse, quantised, nested, of a class of their own, part of a graph) are moved
-by their own `to` when they are delivered. For any device but CUDA's, all are; and so are
+Tensors in any container are copied; anything else is handed over as it is. Tensors that are not
+plain memory (sparse, quantised, nested, of a class of their own, part of a graph) are moved by
+their own `to` when they are delivered. So are all tensors for any device other than CUDA, and
 those of a small batch, which takes longer to be handed from stream to stream than to be copied.
 """
 
@@ -35,15 +35,15 @@ from dataporter.fetch.containers import changed, is_plain_list, parts_of
 
 _SMALL = 2**19  # bytes; over the link in 10 µs
 
-Deliver: TypeAlias = Callable[[], Any]  # hands a batch over to the stream that is current
-Send: TypeAlias = Callable[[Any], Deliver]  # has a batch set off
+Deliver: TypeAlias = Callable[[], Any]  # hands a batch over to the current stream
+Send: TypeAlias = Callable[[Any], Deliver]  # begins to copy a batch
 
 
 def sent_ahead(results: Results, send: Send, depth: int) -> Iterator[tuple[Any, Any]]:
-    """Send batches off while those before them are used; yield each batch, with what came with it.
+    """Copy batches ahead while those before them are used; yield each as it comes in `results`.
 
-    Results are waited for only if none is on its way. An error of theirs comes after what was
-    sent before it.
+    Results are waited for only if no copy is on its way. An error of theirs is raised after the
+    batches that were copied before it.
     """
     ahead: deque[tuple[Any, Deliver]] = deque()
     end: Exception | None = None
@@ -72,7 +72,7 @@ def _next_sent(results: Results, send: Send) -> tuple[Any, Deliver]:
 
 
 def sender(device: torch.device, convert: Callable[[Any], Any] | None) -> Send:
-    """Make what brings batches to a device, and converts them there."""
+    """Make a function that brings batches to a device and converts them there."""
     begin: Send = partial(partial, _moved, device)
     if device.type == "cuda":
         begin = CudaCopies(_with_index(device))
@@ -87,7 +87,7 @@ def sender(device: torch.device, convert: Callable[[Any], Any] | None) -> Send:
 
 
 def _with_index(device: torch.device) -> torch.device:
-    """A device with its number: the current one, or by LOCAL_RANK where none was made current."""
+    """Give a device its number: the current one, or LOCAL_RANK if none was made current."""
     if device.index is not None:
         return device
     index, local_rank = torch.cuda.current_device(), os.environ.get("LOCAL_RANK", "")
@@ -99,27 +99,27 @@ def _with_index(device: torch.device) -> torch.device:
 class CudaCopies:
     """Copies batches to a CUDA device, in a stream of its own.
 
-    A small batch is copied in less time than torch takes to make an event, so events are kept
-    and used again: what has been told to wait for one waits for what it was then.
+    A small batch is copied in less time than torch takes to make an event, so events are kept and
+    recorded again. A stream that waits for an event waits for what was recorded at that time.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
-        self._before = torch.cuda.Event()  # what the consumer had been given to do
-        self._events: list[torch.cuda.Event] = []  # that nobody will wait for any more
+        self._before = torch.cuda.Event()  # the work that the consumer's stream had been given
+        self._events: list[torch.cuda.Event] = []  # free to be used again
 
     def __call__(self, batch: Any) -> Deliver:
         """Begin to copy a batch, unless it is small."""
         if _bytes_of(batch) <= _SMALL:
             return partial(_moved, self._device, batch)
         index = self._device.index
-        home, current_device = torch.cuda.current_stream(index), torch.cuda.current_device()
+        consumer, current_device = torch.cuda.current_stream(index), torch.cuda.current_device()
         copies = _Copies(self._device)
         on_device = copies.with_room(batch)
         done = self._events.pop() if self._events else torch.cuda.Event()
-        copying = _Copying(on_device, copies, home, done, self._events)
-        self._before.record(home)
+        copying = _Copying(on_device, copies, consumer, done, self._events)
+        self._before.record(consumer)
         self._stream.wait_event(self._before)  # until then the memory may be in use
         # Not by torch's context manager, which takes longer than a small copy.
         try:
@@ -127,7 +127,7 @@ class CudaCopies:
             copies.begin()
         finally:
             done.record(self._stream)
-            torch.cuda.set_stream(home)
+            torch.cuda.set_stream(consumer)
             if current_device != index:
                 torch.cuda.set_device(current_device)
         note_stream(self._stream)
@@ -135,7 +135,7 @@ class CudaCopies:
 
 
 class _Copies:
-    """The tensors of a batch that are copied, and whether there are others."""
+    """The tensors of a batch that are copied. `others` is True if there are more tensors."""
 
     __slots__ = ("_device", "_pairs", "made", "others")
 
@@ -146,9 +146,9 @@ class _Copies:
         self.others = False
 
     def with_room(self, part: Any) -> Any:
-        """The batch with room on the device in place of its tensors."""
+        """Return the batch with uninitialised tensors on the device in place of its own."""
         if type(part) is torch.Tensor and is_plain(part):
-            pair = self._pairs.get(id(part))  # what is there twice stays one
+            pair = self._pairs.get(id(part))  # a tensor that occurs twice stays one
             if pair is None:
                 pair = self._pairs[id(part)] = part, torch.empty_like(part, device=self._device)
             return pair[1]
@@ -158,7 +158,7 @@ class _Copies:
         return part if isinstance(part, str) else changed(part, self.with_room)
 
     def begin(self) -> None:
-        """Copy, in the stream that is current. What is copied is held no longer."""
+        """Copy in the current stream, and let go of the sources."""
         for source, copy in self._pairs.values():
             copy.copy_(source, non_blocking=True)
             self.made.append(copy)
@@ -172,35 +172,35 @@ class _Copying:
         self,
         batch: Any,
         copies: _Copies,
-        home: torch.cuda.Stream,
+        consumer: torch.cuda.Stream,
         done: torch.cuda.Event,
         events: list[torch.cuda.Event],
     ) -> None:
         self._batch = batch
         self._copies = copies
-        self._home = home
+        self._consumer = consumer
         self._done = done
         self._events = events
         self._owner: int | None = os.getpid()
 
     def deliver(self) -> Any:
-        current = torch.cuda.current_stream(self._home.device_index)
+        current = torch.cuda.current_stream(self._consumer.device_index)
         current.wait_event(self._done)
-        if current != self._home:
+        if current != self._consumer:
             for copy in self._copies.made:
                 copy.record_stream(current)
         self._owner = None
         self._events.append(self._done)
-        return _moved(self._home.device, self._batch) if self._copies.others else self._batch
+        return _moved(self._consumer.device, self._batch) if self._copies.others else self._batch
 
     def __del__(self) -> None:
-        # Never delivered: its memory goes back to its stream, which has to wait for the copy.
+        # Never delivered: its memory goes back to a stream that has to wait for the copy.
         if self._owner == os.getpid():
-            self._home.wait_event(self._done)
+            self._consumer.wait_event(self._done)
 
 
 def _bytes_of(part: Any) -> int:
-    """The bytes of a batch's tensors that can be copied ahead."""
+    """Count the bytes of a batch's tensors that can be copied ahead."""
     if isinstance(part, torch.Tensor):
         return part.nbytes if type(part) is torch.Tensor and is_plain(part) else 0
     parts = None if is_plain_list(part) else parts_of(part)
@@ -208,13 +208,13 @@ def _bytes_of(part: Any) -> int:
 
 
 def _moved(device: torch.device, batch: Any) -> Any:
-    """The batch with its tensors moved by their own `to`, those that are elsewhere."""
-    moved: dict[int, Any] = {}  # by id: what is there twice stays one
+    """Move the tensors of a batch by their own `to`."""
+    moved: dict[int, Any] = {}  # by id: a tensor that occurs twice stays one
 
     def move(part: Any) -> Any:
         if isinstance(part, torch.Tensor | PackedSequence):
             if id(part) not in moved:
-                # In the consumer's stream, so nobody uses it before it is there.
+                # In the consumer's stream, so that nobody uses it before it has arrived.
                 moved[id(part)] = part.to(device, non_blocking=device.type == "cuda")  # type: ignore[arg-type]
             return moved[id(part)]
         return part if isinstance(part, str) else changed(part, move)

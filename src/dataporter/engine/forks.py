@@ -1,11 +1,11 @@
-"""Forked children of the user's program: the batches that they hold stay as they are.
+"""Forked children of the user's program: the batches that they hold do not change.
 
-A batch lies in shared memory. A child that was forked while a batch lived reads the same
-pages as its parent, so a slot that was lent at that moment is not used again before the
-child has ended. To learn of that, the child inherits one end of a pipe, and so do the
-children that it forks in turn; the parent's end tells when the last of them has gone.
+A batch lies in shared memory. A child that was forked while a batch lived reads the same pages as
+its parent, so a slot that was lent at that moment is not used again before the child has ended.
+The child inherits one end of a pipe for that, and so do the children that it forks in turn; the
+parent's end shows when the last of them has ended.
 
-A child that closes all descriptors it has inherited cannot be told from one that has ended.
+A child that closes all inherited descriptors looks like one that has ended.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Protocol
 
 
 class Lender(Protocol):
-    """What lends slots of this process."""
+    """An owner of slots of this process."""
 
     def has_lent(self) -> bool:
-        """Whether a child that is forked now would share something."""
+        """Tell whether a child that is forked now would share a lent slot."""
         ...
 
     def note_child(self, child: Child) -> None:
-        """Keep what is lent now until `child` has ended."""
+        """Keep the slots that are lent now until `child` has ended."""
         ...
 
     def disown(self) -> None:
-        """Do nothing any more: this is a forked child, and the slots are its parent's."""
+        """Stop managing slots: this is a forked child, and they are its parent's."""
         ...
 
 
 class Child:
-    """A forked child and its descendants, by the pipe whose other end they hold.
+    """A forked child and its descendants, known by the pipe whose other end they hold.
 
-    Without a pipe, since the system had no more descriptors, they never end.
+    Without a pipe (the system had no more descriptors) they count as alive forever.
     """
 
     def __init__(self, pipe: int | None) -> None:
@@ -44,7 +44,7 @@ class Child:
             os.set_blocking(pipe, False)
 
     def has_ended(self) -> bool:
-        """Whether all of them have ended."""
+        """Tell whether all of them have ended."""
         if self._pipe is None:
             return False
         try:
@@ -77,7 +77,7 @@ def watch_forks(lender: Lender) -> None:
 
 
 def _before() -> None:
-    _fork.shares = True  # if this is interrupted
+    _fork.shares = True  # in case this is interrupted
     _fork.shares = any(lender.has_lent() for lender in tuple(_lenders))
     if _fork.shares:
         try:

@@ -1,4 +1,4 @@
-"""The inline engine: each batch is fetched when it is asked for, where it is asked for."""
+"""The inline engine: each batch is fetched when it is asked for, by the thread that asks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dataporter.fetch.timing import PIN
 
 
 def run_inline(tasks: Iterator[Task], fetch: Fetches, *, pin_memory: bool = False) -> Results:
-    """Yield every task with its batch, page-locked if asked for and a device is there."""
+    """Yield every task with its batch; page-locked if asked for and there is a device."""
     return Results(_fetched(tasks, fetch, pins=pin_memory and can_pin()))
 
 
 def _fetched(tasks: Iterator[Task], fetch: Fetches, *, pins: bool) -> Iterator[tuple[Task, Any]]:
-    # No batch is held in a variable here: it is the caller's alone, to keep or to free.
+    # No batch is held in a variable here: it is the caller's alone.
     for task in tasks:
         yield task, attempted(fetch, task, pins=pins)
 
 
 def attempted(fetch: Fetches, task: Task, *, pins: bool) -> Any:
-    """Fetch a task's batch, or say why not."""
+    """Fetch the batch of a task. An error is returned, not raised."""
     timing = fetch.timing
     if timing is not None:
         timing.begin()

@@ -1,10 +1,10 @@
-"""Worker processes that were told to end: none stays, neither alive nor as a zombie.
+"""Leaving workers: processes that were told to end. None stays, neither alive nor as a zombie.
 
-They are not waited for, since a worker takes milliseconds to end and may have a batch in hand.
-So every batch that a loader delivers, every start and every end of workers looks after those that
-are leaving, and so does Python's garbage collector, for a process that uses no loader any more:
-what has ended is collected, what has not after `_GRACE` is killed. If Python code runs in it, it
-ends by itself then, even if its parent does nothing any more. At exit all are killed.
+Nobody waits for them, since a worker takes milliseconds to end and may have a batch in hand.
+Instead, every delivery of a batch, every start and every end of workers looks after those that are
+leaving, and so does Python's garbage collector, for a process that uses no loader any more. Exit
+statuses are collected, and a worker that is still alive after `_GRACE` is killed. A worker also
+ends itself after that time, unless it is stuck outside Python code. At exit all are killed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
-# Seconds in which a worker may finish the batch in hand, which nobody will see: its dataset may
-# hold a lock or be writing to a file meanwhile. As long as torch's loader waits.
+# Seconds that a worker gets to finish the batch in hand. Nobody will see that batch, but the
+# dataset may hold a lock or be writing to a file. torch's loader waits as long.
 _GRACE = 5.0
 
 
@@ -30,20 +30,20 @@ class _Leaver(NamedTuple):
     reads: int  # the id of its dataset
 
 
-_started: set[BaseProcess] = set()  # every worker of this process not known to have ended
-_leaving: dict[BaseProcess, _Leaver] = {}  # those of them that were told to end, oldest first
+_started: set[BaseProcess] = set()  # every worker of this process that may be alive
+_leaving: dict[BaseProcess, _Leaver] = {}  # workers that were told to end, oldest first
 _owner: int | None = None
 
 
-def remember(process: BaseProcess) -> None:
-    """Have a worker that was started killed at exit."""
-    global _owner  # noqa: PLW0603  a fork inherits the list, not the workers
+def kill_at_exit(process: BaseProcess) -> None:
+    """Remember a worker that was started, to kill it at exit."""
+    global _owner  # noqa: PLW0603  a fork inherits the sets, not the workers
     if os.getpid() != _owner:
         _owner = os.getpid()
         _started.clear()
         _leaving.clear()
-        # By multiprocessing's own way, which its processes take as well, and before it
-        # waits for its children.
+        # Not by atexit: processes of multiprocessing run only these, and before they wait for
+        # their children.
         Finalize(None, _at_exit, exitpriority=100)
         if _at_collection not in gc.callbacks:
             gc.callbacks.append(_at_collection)
@@ -51,32 +51,32 @@ def remember(process: BaseProcess) -> None:
 
 
 def forget(process: BaseProcess) -> None:
-    """Take note that a worker has ended and its exit status was collected."""
+    """Forget a worker that has ended and whose exit status was collected."""
     _started.discard(process)
     _leaving.pop(process, None)
 
 
-def see_off(process: BaseProcess, *, reads: int, at_once: bool = False) -> None:
-    """Look after a worker that was told to end, until it has."""
+def let_leave(process: BaseProcess, *, reads: int, at_once: bool = False) -> None:
+    """Look after a worker that was told to end, until it has ended. Kill it if `at_once`."""
     _leaving[process] = _Leaver(time.monotonic() + (0 if at_once else _GRACE), reads)
     if process.is_alive() and process.pid:
-        with contextlib.suppress(ProcessLookupError):  # one of a fork server's, just now
+        with contextlib.suppress(ProcessLookupError):  # a fork server has just collected it
             os.kill(process.pid, signal.SIGKILL if at_once else signal.SIGALRM)
 
 
 def end_soon(*_: object) -> None:
-    """In a worker, on SIGALRM: be killed by the next one, when what is in hand has had its time."""
+    """Handle SIGALRM in a worker: the next SIGALRM, after the grace time, kills it."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, _GRACE)
 
 
 def look_after_leavers() -> None:
-    """Collect what has ended, and kill what has not in time. Waits for nobody."""
+    """Collect workers that have ended, and kill those that are late. Waits for none."""
     if not _leaving or os.getpid() != _owner:
         return
     now = time.monotonic()
-    # Keys alone: to make tuples of them with their values may begin a collection of garbage, which
-    # looks after leavers itself.
+    # Keys alone: making tuples of keys and values may start the garbage collector, which looks
+    # after leavers itself.
     for process in list(_leaving):
         leaver = _leaving.get(process)
         if leaver is None or not process.is_alive():  # this also collects the exit status
@@ -86,7 +86,7 @@ def look_after_leavers() -> None:
 
 
 def limit_leavers(most: int, *, reads: int) -> None:
-    """Kill the oldest of those that are leaving, where more than `most` read the same dataset."""
+    """Kill the oldest leaving workers if more than `most` of them read the same dataset."""
     look_after_leavers()
     leaving = [(process, _leaving.get(process)) for process in list(_leaving)]
     same = [process for process, leaver in leaving if leaver is not None and leaver.reads == reads]
@@ -95,7 +95,7 @@ def limit_leavers(most: int, *, reads: int) -> None:
 
 
 def await_leavers(processes: Iterable[BaseProcess], seconds: float) -> None:
-    """Wait a moment for workers that have nothing left to do but to end."""
+    """Wait a moment for leaving workers that have no batch in hand."""
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as opened:
         poll, left = select.poll(), 0
@@ -117,9 +117,9 @@ def await_leavers(processes: Iterable[BaseProcess], seconds: float) -> None:
 
 
 def watch(process: BaseProcess) -> int:
-    """A descriptor that is ready when a process has ended."""
-    # Not multiprocessing's own: a process that was forked at that moment keeps the pipe's
-    # other end, and a fork server that dies closes it, whatever becomes of the worker.
+    """Return a descriptor that becomes readable when a process has ended."""
+    # Not multiprocessing's pipe: a process that was forked at that moment keeps its other end, and
+    # a fork server that dies closes it while the worker lives.
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):  # an old kernel
             return os.pidfd_open(process.pid or 0)
@@ -132,6 +132,6 @@ def _at_collection(phase: str, _: dict[str, Any]) -> None:
 
 
 def _at_exit() -> None:
-    """Leave the interpreter at once: workers hold nothing."""
+    """Kill all workers, which hold nothing that is needed, so that exit need not wait."""
     for process in tuple(_started):
         process.kill()

@@ -1,6 +1,6 @@
-"""The C library of this process, for what Python does not offer of it.
+"""The C library of this process, for calls that Python does not offer.
 
-Windows has none that goes by no name: there `libc` is None.
+On Windows `libc` is None.
 """
 
 from __future__ import annotations

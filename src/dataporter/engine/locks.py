@@ -1,7 +1,7 @@
-"""Page locks: memory that a device may copy from by itself, where it lies.
+"""Page locks: a device copies by itself from memory that is page-locked.
 
-A lock is of a mapping and ends with it: when the mapping dies, at the latest at exit while
-CUDA still runs. Before that, all copies under way are waited for.
+A lock belongs to a mapping and ends with it, at the latest at exit while CUDA still runs. All
+copies under way are waited for before that.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device
 
 
 class PageLock:
-    """A page-locked range, of `size` bytes from the start of a mapping."""
+    """A page lock on the first `size` bytes of a mapping."""
 
     __slots__ = ("_address", "_ending", "size")
 
     def __init__(self, mapping: Any, address: int, size: int) -> None:
         self._address = address
         self.size = size
-        # Called before the mapping's own, since the last that is registered is the first.
+        # Runs before the finaliser that unmaps: the last registered is called first.
         self._ending = weakref.finalize(mapping, _end, os.getpid(), address)
 
     def release(self) -> None:
-        """Unlock the range, from which no device may be reading."""
+        """Unlock the range. No device may be reading from it."""
         if self._ending.detach() is not None:
             torch.cuda.cudart().cudaHostUnregister(self._address)
 
 
 def take_lock(mapping: Any, address: int, size: int) -> PageLock | str:
-    """Page-lock the first bytes of a mapping, in this process; the reason if that is refused."""
+    """Page-lock the first bytes of a mapping. Returns the lock, or the reason of a refusal."""
     runtime = torch.cuda.cudart()
     outcome = runtime.cudaHostRegister(address, size, _PORTABLE)
     if int(outcome) == 0:
@@ -46,18 +46,18 @@ def take_lock(mapping: Any, address: int, size: int) -> PageLock | str:
 
 
 def _forget_last_error() -> None:
-    """CUDA keeps the error of a call until somebody asks, and torch does after the next launch."""
+    """Clear CUDA's last error; otherwise torch would raise it after the next launch."""
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device="cuda")
 
 
 def _end(owner: int, address: int) -> None:
-    """Unlock what is about to be unmapped, once nothing is being copied out of it."""
+    """Unlock memory that is about to be unmapped, after all copies out of it."""
     if os.getpid() != owner:
         return  # a forked child inherits the memory, not the lock
-    with contextlib.suppress(RuntimeError):  # CUDA has failed, and copies nothing any more
+    with contextlib.suppress(RuntimeError):  # CUDA has failed, so there are no copies
         under_way = mark()
         if under_way is None:
-            return  # nothing can be waited for now; the lock stays to the end of the process
+            return  # waiting is impossible now; the lock stays until the process ends
         under_way.wait()
         torch.cuda.cudart().cudaHostUnregister(address)

@@ -1,12 +1,12 @@
-"""Marks: what devices have been given to do so far, and whether it is done.
+"""Marks: points in the work of all devices.
 
-Memory that somebody may be copying out of must not be used again before those copies are
-done, whoever made them, in whatever stream. A mark is taken once the memory was let go of:
-when it has passed, so have all copies.
+Memory must not be used again while a device copies out of it, whoever started the copy, in
+whatever stream. A mark is taken when the memory is let go of. When the mark has passed, all copies
+out of that memory are done.
 
-With a driver of CUDA 12.5 or newer, a mark covers everything that this process has given any
-device to do, in every stream. With an older one, or ROCm, it covers the default stream, the
-one that is current now, and all that were when memory was let go of (`note_stream`).
+With a driver of CUDA 12.5 or newer, a mark covers all work that this process has given any device,
+in every stream. With an older driver, or ROCm, it covers the default stream, the current one, and
+those that were current when memory was let go of (`note_stream`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache
 
 import torch
 
-_noted: set[torch.cuda.Stream] = set()  # kept: torch has a few dozen streams, and reuses them
+_noted: set[torch.cuda.Stream] = set()  # never emptied: torch reuses a few dozen streams
 
 
 class Mark:
@@ -29,19 +29,19 @@ class Mark:
         self._events = events
 
     def passed(self) -> bool:
-        """Whether all work up to here is known to be done."""
+        """Tell whether all work up to this mark is known to be done."""
         if torch.cuda.is_current_stream_capturing():
-            return False  # to ask would spoil the graph
+            return False  # a query would spoil the graph
         return all(event.query() for event in self._events)
 
     def wait(self) -> None:
-        """Wait until all work up to here is done."""
+        """Wait until all work up to this mark is done."""
         for event in self._events:
             event.synchronize()
 
 
 def mark() -> Mark | None:
-    """Mark what devices have been given to do so far; None while a graph is being captured."""
+    """Mark the work that devices have been given so far; None while a graph is captured."""
     if torch.cuda.is_current_stream_capturing():
         return None
     driver = _driver()
@@ -52,13 +52,13 @@ def mark() -> Mark | None:
     for index in driver.devices():
         event = _recorded(torch.cuda.default_stream(index))
         if not driver.record_all(index, event):
-            return None  # captured in another thread
+            return None  # another thread captures a graph
         events.append(event)
     return Mark(events)
 
 
 def note_stream(stream: torch.cuda.Stream | None = None) -> None:
-    """Take note of a stream that copies, by default the one that is current."""
+    """Note a stream that copies, by default the current one."""
     if _driver() is None:
         _noted.add(torch.cuda.current_stream() if stream is None else stream)
 
@@ -70,7 +70,7 @@ def _recorded(stream: torch.cuda.Stream) -> torch.cuda.Event:
 
 
 class _Driver:
-    """CUDA's driver, as far as it can do more than torch offers."""
+    """Calls of CUDA's driver that torch does not offer."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -78,7 +78,7 @@ class _Driver:
         library.cuCtxRecordEvent.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
     def devices(self) -> list[int]:
-        """The devices that this process uses."""
+        """List the devices that this process uses."""
         return [index for index in range(torch.cuda.device_count()) if self._is_used(index)]
 
     def _is_used(self, index: int) -> bool:
@@ -90,21 +90,21 @@ class _Driver:
         library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
         context = ctypes.c_void_p()
         if active.value and not library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
-            self._contexts[index] = context  # kept to the end, as torch does
+            self._contexts[index] = context  # kept until the process ends, as torch does
         return index in self._contexts
 
     def record_all(self, index: int, event: torch.cuda.Event) -> bool:
-        """Have an event cover every stream of a device; whether that was possible."""
+        """Record an event over every stream of a device. Returns False if that is refused."""
         outcome: int = self._library.cuCtxRecordEvent(self._contexts[index], event.cuda_event)
         return outcome == 0
 
 
 @cache
 def _driver() -> _Driver | None:
-    """The driver, if it can mark the work of all streams."""
+    """Load the driver; None if it cannot mark the work of all streams."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
-        library.cuCtxRecordEvent  # noqa: B018  an AttributeError in an older one
+        library.cuCtxRecordEvent  # noqa: B018  raises AttributeError in an older one
     except (OSError, AttributeError):
         return None
     return _Driver(library)

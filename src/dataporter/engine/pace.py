@@ -1,21 +1,21 @@
-"""How many workers keep up with the consumer, found out while running.
+"""The number of workers that keeps up with the consumer, found out while running.
 
-The number of workers never reaches the data, so it may change at any time: one more while
-the consumer waits, one fewer when it has not waited for long.
+Data does not depend on the number of workers, so it may change at any time: one worker more while
+the consumer waits, one fewer when the consumer has not waited for a long time.
 """
 
 from __future__ import annotations
 
 import time
 
-_WINDOW = 16  # batches that are looked at together
-_WAITS = 0.1  # share of its time above which the consumer waits
-_RESTS = 0.01  # and below which it does not wait at all
-_PATIENCE = 8  # windows without any waiting before a worker is let go
+_WINDOW = 16  # batches that are judged together
+_WAITS = 0.1  # share of time spent waiting, above which one more worker is wanted
+_RESTS = 0.01  # and below which the consumer counts as not waiting
+_PATIENCE = 8  # windows without waiting before a worker is let go
 
 
 class Pace:
-    """Watches how long the consumer waits.
+    """Decides on the number of workers by how long the consumer waits.
 
     >>> pace = Pace(most=4)
     >>> [pace.note(waited=1.0, workers=2) for _ in range(16)][-1]
@@ -30,7 +30,7 @@ class Pace:
         self._resting = 0
 
     def note(self, waited: float, workers: int) -> int:
-        """Take note of the wait for one batch; how many workers there should be."""
+        """Note the seconds waited for a batch, and return how many workers there should be."""
         self._waited += waited
         self._batches += 1
         if self._batches < _WINDOW:

@@ -1,7 +1,7 @@
 """Page-locked copies of batches, for fast and asynchronous copies to a device.
 
-They lie in torch's pool of such memory, which is used again once it was let go of and every
-copy out of it is done.
+They lie in torch's pool of page-locked memory. Memory of the pool is used again when its tensors
+have died and every copy out of it is done.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataporter.fetch.containers import changed
 
 
 def can_pin() -> bool:
-    """Whether there is a device that memory can be page-locked for."""
+    """Tell whether there is a device for which memory can be page-locked."""
     if not torch.accelerator.is_available():
         return False
     accelerator = torch.accelerator.current_accelerator()
@@ -22,10 +22,10 @@ def can_pin() -> bool:
 
 
 def pinned(batch: Any) -> Any:
-    """Return the batch with every dense tensor page-locked, its containers kept as they are.
+    """Return the batch with every dense tensor page-locked, in the same containers.
 
-    Sparse, nested and quantised tensors stay where they are. An object with a `pin_memory()`
-    method of its own is asked for it, as torch does.
+    Sparse, nested and quantised tensors stay where they are. Of an object with a `pin_memory()`
+    method, that method is called, as torch does.
     """
     return _pinned(batch, {})
 
@@ -34,8 +34,8 @@ def _pinned(part: Any, done: dict[int, tuple[Any, Any]]) -> Any:
     if isinstance(part, torch.Tensor):
         if not _can_be_pinned(part):
             return part
-        if id(part) not in done:  # what is there twice stays one
-            # Of what is repeated in place there is no page-locked copy as it is.
+        if id(part) not in done:  # a tensor that occurs twice stays one
+            # torch cannot page-lock an expanded tensor, which repeats its elements in place.
             repeated = 0 in part.stride() and part.numel() > 1
             done[id(part)] = part, (part.contiguous() if repeated else part).pin_memory()
         return done[id(part)][1]

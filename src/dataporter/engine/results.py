@@ -1,4 +1,4 @@
-"""What an engine yields: every task with its batch, and whether the next is there already."""
+"""Results of an engine: every task with its batch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataporter.fetch.tasks import Task
 
 
 class Results(NamedTuple):
-    """Tasks with their batches. `is_there` says whether the next comes without waiting."""
+    """Tasks with their batches. `is_there()` tells whether the next comes without waiting."""
 
     each: Iterator[tuple[Any, Any]]
     is_there: Callable[[], bool] = lambda: True
 
     def received(self, receive: Callable[[Task, Any], tuple[Any, Any]]) -> Results:
-        """Return the same, each as `receive` returns it, but for what is not there yet."""
+        """Pass every task and batch through `receive`, except a batch that is late."""
 
         def received(result: tuple[Task, Any]) -> tuple[Any, Any]:
             return result if type(result[1]) is Late else receive(*result)

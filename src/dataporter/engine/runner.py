@@ -1,4 +1,4 @@
-"""`Runner`: the engine that runs a loader's passes, and the way of their batches to its device."""
+"""`Runner`: runs the passes of a loader by one of the engines, and brings batches to its device."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.device import sender, sent_ahead
 from dataporter.engine.inline import run_inline
 from dataporter.engine.processes import ProcessEngine
 from dataporter.engine.results import Results
 from dataporter.engine.threads import run_in_threads
+from dataporter.engine.worker_options import WorkerOptions
 from dataporter.fetch import Fetches
 from dataporter.fetch.tasks import Renew, Task
 
@@ -35,21 +35,21 @@ class Runner:
         self._device = device
         self._prefetch = prefetch
         self._convert = convert
-        self._kept: ProcessEngine | None = None  # whose workers stay from pass to pass
+        self._kept: ProcessEngine | None = None  # its workers stay from pass to pass
         self._kept_ran_last = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers stay with the process.
+        # Workers stay with the process that has started them.
         return {**self.__dict__, "_kept": None, "_kept_ran_last": False}
 
     @property
     def copies_ahead(self) -> bool:
-        """Whether batches are copied to a device before they are asked for."""
+        """True if batches are copied to a device before they are asked for."""
         return self._device is not None and self._device.type == "cuda"
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next pass can be run by the very workers that ran the last."""
+        """True if the workers that ran the last pass can run the next one."""
         return self._kept is not None and self._kept_ran_last and self._kept.is_free
 
     def run(
@@ -62,7 +62,7 @@ class Runner:
         stays: bool,
         renew: Renew | None = None,
     ) -> Results:
-        """Run one pass; worker processes stay for the next if they are to."""
+        """Run one pass. Worker processes stay for the next if `stays`."""
         if options.num_workers == 0:
             return run_inline(tasks, fetch, pin_memory=options.pin_memory)
         if self._in_threads:
@@ -85,7 +85,7 @@ class Runner:
         return sent_ahead(results, sender(self._device, self._convert), depth)
 
     def close(self) -> None:
-        """Let workers go that have stayed."""
+        """End the workers that have stayed."""
         if self._kept is not None and self._kept.is_ours:
             self._kept.close()
         self._kept = None

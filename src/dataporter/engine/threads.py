@@ -1,9 +1,9 @@
 """The thread engine: fetches ahead in threads of this process.
 
-For datasets that release the GIL, for free-threaded Python, and where processes are not
-welcome. The global random generators are one for all threads, so nobody's can be seeded
-for a sample there; `sample_rng()` works as everywhere. The first batch of a run is fetched
-by the caller's own thread, to see whether the dataset draws from the global ones.
+For datasets that release the GIL, for free-threaded Python, and where worker processes are not
+wanted. All threads share the global random generators, so these cannot be seeded for a sample;
+`sample_rng()` works as everywhere. The first batch of a run is fetched in the caller's thread, to
+see whether the dataset draws from the global generators.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
-from dataporter.engine.crew import WorkerOptions
 from dataporter.engine.inline import attempted
 from dataporter.engine.pinning import can_pin
 from dataporter.engine.results import Results
+from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
 from dataporter.fetch import Fetches, Late
 from dataporter.fetch.generators import capture, restore
@@ -39,7 +39,7 @@ def run_in_threads(
 
 
 def _awaited(ahead: dict[Future[Any], Task], options: WorkerOptions) -> list[Future[Any]]:
-    """What may be delivered next."""
+    """List the futures of which one is delivered next."""
     return [next(iter(ahead))] if options.in_order else list(ahead)
 
 
@@ -62,7 +62,7 @@ def _delivered(
                 return
             ahead[executor.submit(attempted, fetch, task, pins=pins)] = task
 
-    waits = options.has_places  # a stream must not be read on while the next pass begins
+    waits = options.has_places  # a lane must not be read any more when the next pass begins
     try:
         for task in tasks:
             attempt = _watched if randomness else attempted
@@ -78,7 +78,7 @@ def _delivered(
             done = wait(awaited, patience, return_when=FIRST_COMPLETED).done
             if not done:
                 waits = False  # for a thread that may hang
-                # Handed on, not raised: the run goes on, and the next call waits on.
+                # Handed on, not raised: the run goes on, and the next call waits again.
                 yield next(iter(ahead.values())), Late(WorkerTimeoutError(_why_late(options)))
                 continue
             waits = options.has_places
@@ -90,15 +90,15 @@ def _delivered(
             top_up()
             yield task, future.result()
     finally:
-        if not sys.is_finalizing():  # the threads have ended by then, and so have modules
+        if not sys.is_finalizing():  # by then threads have ended and modules are gone
             executor.shutdown(wait=waits, cancel_futures=True)
 
 
 def _why_late(options: WorkerOptions) -> str:
     return (
         f"DataLoader timed out after {options.timeout:g} seconds (timeout={options.timeout:g}): a "
-        "thread is still fetching it. Call next() on this iterator again to wait on for it, find "
-        "out what it waits for, or use a longer timeout."
+        "thread is still fetching the batch. Call next() on this iterator again to keep waiting, "
+        "find out what the thread waits for, or use a longer timeout."
     )
 
 
@@ -109,8 +109,8 @@ def _watched(fetch: Fetches, task: Task, *, pins: bool) -> Any:
         return batch
     restore(before)
     msg = (
-        "the dataset draws from the global random generators, which all threads share: its "
-        "augmentation would depend on which thread runs when. Draw from dataporter.sample_rng() "
-        "instead, use engine='processes', or pass randomness=False to have it so."
+        "the dataset draws from the global random generators, which all threads share. Samples "
+        "would depend on which thread runs when. Draw from dataporter.sample_rng() instead, use "
+        "engine='processes', or pass randomness=False to allow it."
     )
     raise SharedGeneratorError(msg)

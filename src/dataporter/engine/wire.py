@@ -1,10 +1,10 @@
-"""What goes over the wire: small messages of fixed size, and batches laid out in slots.
+"""The wire format: small messages of fixed size, and tasks and batches laid out in slots.
 
-Tensors lie in the slot as they are, and are used there by the consumer. A batch of nothing
-but tensors in dicts, lists and tuples travels as its outline, in which every tensor is the
-place where it lies. Any other is a pickle of which the bulk stays outside: tensors and
-whatever offers its buffer (NumPy arrays, above all). So a batch of any class arrives, and a
-batch of tensors is not copied.
+Tensors lie in the slot as they are, and the consumer uses them there. A batch of nothing but
+tensors in dicts, lists and tuples travels as its outline, in which every tensor is replaced by its
+offset, shape and dtype. Any other batch is a pickle whose bulk stays outside of it: tensors, and
+objects that offer a buffer, such as NumPy arrays. So a batch of any class arrives, and a batch of
+tensors is not copied.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from dataporter.engine.arena import Slot, Writer, tensor_bytes, tensor_over
 from dataporter.fetch.randomness import keys_of
 from dataporter.fetch.tasks import Payload, Samples
 
-# To a worker: number of the issue, slot, size of what to do. From a worker: number of the
-# issue, slot, outcome, offset and size of the result. Both are far below the size up to
-# which a write to a pipe is whole or not at all.
+# To a worker: number of the issue, slot, size of the task. From a worker: number of the issue,
+# slot, outcome, offset and size of the result. Both are so small that a write to a pipe is whole.
 ISSUE = struct.Struct("<QIQ")
 REPLY = struct.Struct("<QIIQQ")
 
 STOP = 0  # in place of an issue's number: the worker is to end
-# Outcomes: a batch; one with samples left out, and which; an error; one before any work.
+# Outcomes: a batch; a batch with a list of samples left out; an error; an error before any work.
 BATCH, PARTIAL, ERROR, UNREADY = range(4)
-TIMED = 4  # added to one of the first two: the result is how it was made and where it lies
+TIMED = 4  # added to one of the first two: the result is the noted times and where the batch lies
 
 _HEAD = struct.Struct("<QQQqq")  # run, seed, epoch, indices (-1: pickled), positions
 
 
 def write_task(slot: Slot, run: int, payload: Payload) -> int:
-    """Lay out the payload of a task; the bytes used."""
+    """Lay out the payload of a task. Returns the bytes used."""
     keys = payload.keys
     if isinstance(payload, Samples) and isinstance(payload.indices, np.ndarray):
         head = _HEAD.pack(run, keys.seed, keys.epoch, len(payload.indices), len(payload.positions))
@@ -64,7 +63,7 @@ def read_task(slot: Slot, size: int) -> tuple[int, Payload]:
 
 
 def write_batch(writer: Writer, batch: Any) -> tuple[int, int]:
-    """Lay a batch out; offset and size of what says where its parts are."""
+    """Lay out a batch. Returns offset and size of its outline or pickle."""
     seen: dict[int, Any] = {}
     outline = _outline(batch, writer, seen)
     if outline is not _NONE:
@@ -79,14 +78,14 @@ def write_batch(writer: Writer, batch: Any) -> tuple[int, int]:
 
 
 def write_bytes(writer: Writer, body: bytes) -> tuple[int, int]:
-    """Lay bytes out; their offset and size."""
+    """Lay out bytes. Returns their offset and size."""
     offset, memory = writer.reserve(len(body))
     memory[:] = np.frombuffer(body, np.uint8)
     return offset, len(body)
 
 
 def read_batch(memory: NDArray[np.uint8], offset: int, size: int) -> Any:
-    """Rebuild a batch over the slot's memory, which its tensors keep alive."""
+    """Rebuild a batch over the slot's memory. Its tensors keep that alive."""
     body = memory[offset : offset + size].tobytes()
     if body.startswith(_IS_OUTLINE):
         return _filled(marshal.loads(body[_TABLE.size :]), memory)  # noqa: S302  from a worker
@@ -106,11 +105,10 @@ _NONE = object()
 
 
 def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
-    """The outline of a batch, `_NONE` if it needs a pickle.
+    """Make the outline of a batch; `_NONE` if the batch needs a pickle.
 
-    In it a tuple of one is a tuple, of two bytes in the slot, of more a tensor there.
-
-    `seen` has what was come across, by identity; of a tensor, where it lies by now.
+    In an outline, a tuple of one item is a tuple, of two items bytes in the slot, of more items a
+    tensor in the slot. `seen` has the parts met so far by identity, with a tensor's description.
     """
     kind = type(part)
     if kind in _SCALARS:
@@ -120,7 +118,7 @@ def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
         memory[:] = np.frombuffer(part, np.uint8)
         return offset, len(part)
     if id(part) in seen:
-        return _NONE  # of what is there twice, a pickle makes one again
+        return _NONE  # a pickle keeps a part that occurs twice one object
     if kind is torch.Tensor:
         if not is_plain(part):
             return _NONE
@@ -140,11 +138,11 @@ def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
 
 
 _SCALARS = (str, int, float, bool, type(None))
-_IN_COLUMNS = (str, int, float, bytes)  # many of them in a list are sooner pickled
+_IN_COLUMNS = (str, int, float, bytes)  # a list of many of them is pickled faster
 
 
 def _filled(outline: Any, memory: NDArray[np.uint8]) -> Any:
-    """The batch of an outline, over the slot's memory."""
+    """Make the batch of an outline, over the slot's memory."""
     kind = type(outline)
     if kind is tuple:
         if len(outline) == 1:
@@ -160,7 +158,7 @@ def _filled(outline: Any, memory: NDArray[np.uint8]) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves tensors and buffers in the slot."""
+    """Pickles a batch; its tensors and buffers lie in the slot, outside of the pickle."""
 
     def __init__(self, stream: io.BytesIO, writer: Writer, described: dict[int, Any]) -> None:
         super().__init__(stream, 5, buffer_callback=self._place)
@@ -176,7 +174,7 @@ class _Pickler(pickle.Pickler):
         return False
 
     def reducer_override(self, thing: Any) -> Any:
-        """Describe a plain tensor by where it lies; anything else is pickled as usual."""
+        """Describe a plain tensor by its place in the slot; pickle anything else as usual."""
         if type(thing) is torch.Tensor and is_plain(thing):
             known = self._described.get(id(thing))
             return _tensor_being_read, known or _description(thing, self._writer)
@@ -184,7 +182,7 @@ class _Pickler(pickle.Pickler):
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all said by shape, strides, dtype and bytes."""
+    """Tell whether shape, strides, dtype and bytes say all about a tensor."""
     return (
         tensor.layout is torch.strided
         and tensor.is_cpu
@@ -197,15 +195,15 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _description(tensor: torch.Tensor, writer: Writer) -> tuple[Any, ...]:
-    """Where in the slot a tensor lies, copied there if need be."""
+    """Describe a tensor by its place in the slot. Copies it there if need be."""
     order: tuple[int, ...] | None = None
     expanded: tuple[int, ...] | None = None
     if not tensor.is_contiguous():
-        if 0 in tensor.stride():  # what is repeated in place travels once
+        if 0 in tensor.stride():  # elements that are repeated in place travel once
             expanded = tuple(tensor.shape)
             steps = (slice(None) if step else slice(0, 1) for step in tensor.stride())
             tensor = tensor[tuple(steps)]
-        # Memory formats such as channels-last are kept: a permutation makes them dense.
+        # Keeps memory formats such as channels-last: a permutation makes them contiguous.
         order = tuple(np.argsort([-step for step in tensor.stride()], kind="stable").tolist())
         tensor = tensor.permute(order)
     shape = tuple(tensor.shape)
@@ -228,7 +226,7 @@ _reading = _Reading()
 
 def _tensor_being_read(*description: Any) -> torch.Tensor:
     if _reading.memory is None:
-        msg = "a batch can be read where it lies only"
+        msg = "a batch can only be unpickled by read_batch(), over its slot"
         raise RuntimeError(msg)
     return _placed_tensor(_reading.memory, *description)
 

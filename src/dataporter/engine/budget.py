@@ -1,0 +1,82 @@
+"""The budget: how many tasks are with the workers, and how much memory slots may keep.
+
+Usually `num_workers * prefetch_factor` batches are fetched ahead. While the consumer waits, more
+are: 4 times as many may be unfinished, so that no worker runs out of work, and 16 times as many
+may be ahead in all, so that no worker stops behind a slow batch. All of them together take at most
+256 MiB, unless the usual number takes more.
+
+Pure arithmetic: it is redone only when a batch is larger than all before it, or the number of
+workers changes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+AHEAD_WHILE_WAITING = 16  # times the usual number
+UNFINISHED_WHILE_WAITING = 4  # likewise
+AHEAD_BYTES = 2**28
+MOST_ISSUED = 1024  # messages; far fewer than a pipe holds, so that issuing never blocks
+MOST_LENT = 2**13  # slots; each is a mapping, and a process may have 65,530 of them
+
+_DELIVERED = 4  # batches that a consumer has at a time, with those on their way to a device
+_MARKED_BYTES = 2**20  # bytes of slots that share a mark; few, so that they stay in caches
+_MOST_MARKED = 16  # slots that share a mark
+
+
+class Limits(NamedTuple):
+    """Limits of the tasks that were issued and not delivered."""
+
+    ahead: int  # in all
+    unfinished: int  # without a reply
+
+
+class Budget:
+    """Limits for one engine. `grows` says whether more is fetched while the consumer waits.
+
+    >>> budget = Budget(prefetch_factor=2, workers=4)
+    >>> budget.usual, budget.waiting
+    (Limits(ahead=8, unfinished=8), Limits(ahead=8, unfinished=8))
+    >>> budget.note_size(2**20)  # now the size of a batch is known
+    >>> budget.waiting
+    Limits(ahead=128, unfinished=32)
+    """
+
+    def __init__(self, prefetch_factor: int, workers: int, *, grows: bool = True) -> None:
+        self._prefetch_factor = prefetch_factor
+        self._workers = workers
+        self._grows = grows
+        self._largest = 0  # bytes of the largest batch so far
+        self._calculate()
+
+    def note_size(self, size: int) -> None:
+        """Note the bytes that a batch takes in its slot."""
+        if size > self._largest:
+            self._largest = size
+            self._calculate()
+
+    def note_workers(self, workers: int) -> None:
+        """Note how many workers there should be from now on."""
+        if workers != self._workers:
+            self._workers = workers
+            self._calculate()
+
+    def _calculate(self) -> None:
+        depth = min(self._workers * self._prefetch_factor, MOST_ISSUED // AHEAD_WHILE_WAITING)
+        self.usual = self.waiting = Limits(depth, depth)
+        # Slots that devices may be reading before the host waits for them.
+        self.most_read = depth
+        self.marked_together = 1  # slots that share a mark
+        if self._largest:
+            room = max(AHEAD_BYTES // self._largest, depth)
+            self.most_read = room
+            self.marked_together = max(1, min(_MOST_MARKED, _MARKED_BYTES // self._largest))
+            if self._grows:
+                self.waiting = Limits(
+                    ahead=min(depth * AHEAD_WHILE_WAITING, room),
+                    unfinished=min(depth * UNFINISHED_WHILE_WAITING, room),
+                )
+        # Free slots that keep their memory: as many as are in use at most (fetched ahead, read by
+        # devices, delivered). With fewer, the end of a pass would give memory back that the next
+        # pass has to ask for again.
+        self.most_free = depth + self.most_read + _DELIVERED

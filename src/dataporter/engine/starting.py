@@ -1,0 +1,128 @@
+"""Starting a worker process: a fork inherits what it needs, any other process is sent it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from dataporter.engine.connections import open_descriptors
+from dataporter.engine.signals import IGNORED, delayed
+from dataporter.engine.worker import Duty, Wiring, work
+from dataporter.errors import OptionError, WorkerStartError
+
+
+def start_worker(context: Any, duty: Duty, wiring: Wiring) -> BaseProcess:
+    """Start a worker by the method of a multiprocessing context."""
+    method = context.get_start_method()
+    # A parent's death is signalled when the thread dies that forked: only the main thread will do.
+    parent = os.getpid() if threading.current_thread() is threading.main_thread() else None
+    target: Callable[..., None] = _work_sent
+    arguments: tuple[Any, ...] = (duty.worker, _SentDuty(duty, method), _SentWiring(wiring), parent)
+    if method == "fork":
+        target, arguments = _work_forked, (duty, wiring, parent)
+    process: BaseProcess = context.Process(
+        target=target, args=arguments, name=f"dataporter worker {duty.worker}", daemon=True
+    )
+    if method == "forkserver":
+        _preload()
+    try:
+        # Until a forked child has set up its own handlers, it would run those of its parent.
+        late = {*IGNORED, signal.SIGALRM}
+        with delayed(late) if method == "fork" else contextlib.nullcontext():
+            process.start()
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        msg = (
+            f"the dataset or a function beside it cannot be sent to a worker started by "
+            f"{method!r}: {error}. Define it at the top level of a module, or use "
+            "multiprocessing_context='fork'."
+        )
+        raise OptionError(msg) from error
+    return process
+
+
+class _SentWiring:
+    """Descriptors on their way into a process that does not inherit them."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._descriptors = tuple(wiring)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing.reduction import DupFd  # noqa: PLC0415  Windows has none
+
+        return _received, tuple(DupFd(descriptor) for descriptor in self._descriptors)
+
+
+def _received(arena: Any, issues: Any, replies: Any) -> Wiring:
+    return Wiring(arena=arena.detach(), issues=issues.detach(), replies=replies.detach())
+
+
+class _SentDuty:
+    """A duty on its way into a process that does not inherit it."""
+
+    def __init__(self, duty: Duty, method: str) -> None:
+        self._duty = duty
+        self._method = method
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Packed apart, so that the worker unpacks it when it can already report errors.
+        return _ReceivedDuty, (bytes(ForkingPickler.dumps(self._duty)), self._method)
+
+
+class _ReceivedDuty:
+    """A duty as it arrived. Calling it unpacks the duty."""
+
+    def __init__(self, packed: bytes, method: str) -> None:
+        self._packed = packed
+        self._method = method
+
+    def __call__(self) -> Duty:
+        try:
+            duty: Duty = pickle.loads(self._packed)  # noqa: S301  from the parent process
+        except Exception as error:
+            msg = (
+                f"a worker started by {self._method!r} cannot rebuild the dataset or a function "
+                f"beside it: {type(error).__name__}: {error}. Define it at the top level of a "
+                "module that can be imported (not in a notebook), or use "
+                "multiprocessing_context='fork'."
+            )
+            raise WorkerStartError(msg) from error
+        return duty
+
+
+def _work_forked(duty: Duty, wiring: Wiring, parent: int | None) -> None:
+    # A pipe ends when no process holds its other end: close what belongs to other engines.
+    for descriptor in open_descriptors() - set(wiring):
+        os.close(descriptor)
+    # Hugging Face's tokenizers would wait for threads that a fork does not have.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    work(duty.worker, lambda: duty, wiring, parent)
+
+
+def _work_sent(
+    worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int | None
+) -> None:
+    # Under a fork server the parent is that server; the end of the pipe tells of the engine's.
+    work(worker, receive, wiring, parent if parent == os.getppid() else None)
+
+
+def _preload() -> None:
+    """Let the fork server import what all workers need, unless it runs already.
+
+    Otherwise each worker would import torch anew. Modules that the user preloads stay.
+    """
+    from multiprocessing import forkserver  # noqa: PLC0415  not on every system
+
+    server = getattr(forkserver, "_forkserver", None)  # which has no public name
+    modules = getattr(server, "_preload_modules", None)
+    if modules is None or getattr(server, "_forkserver_pid", None) is not None:
+        return
+    if work.__module__ not in modules:
+        multiprocessing.set_forkserver_preload([*modules, work.__module__])

@@ -1,0 +1,109 @@
+"""Taking a result: a batch is rebuilt where it lies, in its slot, and page-locked if asked for.
+
+Times are noted here as well: how long the consumer waited for a batch, for the number of workers
+and for profiling, and when the batch was handed over.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import Any
+
+import torch
+
+from dataporter.engine.arena import Slot
+from dataporter.engine.board import Issue
+from dataporter.engine.budget import MOST_LENT
+from dataporter.engine.failures import unpack_error
+from dataporter.engine.pinning import can_pin, pinned
+from dataporter.engine.slots import Slots
+from dataporter.engine.user_warnings import warn_user
+from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY, read_batch
+from dataporter.engine.worker_options import WorkerOptions
+from dataporter.errors import PageLockWarning
+from dataporter.fetch import EMPTY, Failed, Fetches
+from dataporter.fetch.tasks import Task
+
+
+class Taker:
+    """Takes the results of one engine out of their slots."""
+
+    def __init__(self, fetch: Fetches, options: WorkerOptions, slots: Slots) -> None:
+        self._fetch = fetch
+        self._slots = slots
+        self._copies_ahead = options.copies_ahead
+        self._pins = options.pin_memory and can_pin()
+        self._locks = self._pins and torch.cuda.is_available()
+        self._asked = self._there = 0  # ns; when the consumer asked, and when its wait ended
+        self._num_ready = 0
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the consumer has waited for the last result."""
+        return (self._there - self._asked) / 1e9
+
+    def note_asked(self) -> None:
+        """Note that the consumer asks for a batch."""
+        self._asked = monotonic_ns()
+
+    def note_there(self, num_ready: int) -> None:
+        """Note that the batch is there, and how many were when it was asked for."""
+        self._there = monotonic_ns()
+        self._num_ready = num_ready
+
+    def take(self, issue: Issue[Task]) -> Any:
+        """Rebuild a batch. Its slot is free again when the last part of the batch dies."""
+        outcome = UNREADY if issue.outcome is None else issue.outcome
+        timing = self._fetch.timing
+        if outcome < TIMED or timing is None:
+            return self._rebuilt(issue.slot, outcome, issue.offset, issue.size)
+        number = issue.task.number
+        packed = _bytes_in(self._slots[issue.slot], issue.offset, issue.size)
+        offset, size = timing.unpack(number, packed)
+        batch = self._rebuilt(issue.slot, outcome - TIMED, offset, size)
+        timing.note_handed(number, self._asked, self._there, self._num_ready)
+        return batch
+
+    def _rebuilt(self, number: int, outcome: int, offset: int, size: int) -> Any:
+        slot = self._slots[number]
+        if outcome not in (BATCH, PARTIAL):
+            packed = _bytes_in(slot, offset, size)
+            self._slots.free(number)
+            return Failed(unpack_error(packed))
+        is_locked = False
+        if self._slots.num_lent < MOST_LENT:
+            is_locked = self._locks and self._page_lock(slot, offset + size)
+            memory = self._slots.lend(slot, offset + size)
+        else:
+            memory = slot.reach(offset + size)[: offset + size].copy()
+            self._slots.free(number)
+        try:
+            batch = read_batch(memory, offset, size)
+        except Exception as error:  # noqa: BLE001  of a class that cannot be rebuilt here
+            return Failed(error)
+        if outcome == PARTIAL:
+            is_empty, batch, skipped = batch
+            for sample in skipped:
+                self._fetch.note_skipped(sample)
+            batch = EMPTY if is_empty else batch
+        if not self._pins or batch is EMPTY or (is_locked and self._copies_ahead):
+            return batch
+        return pinned(batch)  # of a locked slot, only the parts that do not lie in it
+
+    def _page_lock(self, slot: Slot, size: int) -> bool:
+        """Page-lock a slot in place. After one refusal no other slot is tried."""
+        refused = slot.page_lock(size)
+        if refused is None:
+            return True
+        self._locks = False
+        msg = (
+            f"{size:,} bytes of shared memory could not be page-locked ({refused}). Batches are "
+            "copied into page-locked memory instead, which takes longer. Allow more locked "
+            "memory (ulimit -l), or use fewer workers or a smaller prefetch_factor."
+        )
+        warn_user(msg, PageLockWarning)
+        return False
+
+
+def _bytes_in(slot: Slot, offset: int, size: int) -> bytes:
+    return slot.reach(offset + size)[offset : offset + size].tobytes()

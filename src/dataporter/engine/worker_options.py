@@ -1,0 +1,34 @@
+"""Options of an engine with workers."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dataporter.engine.libc import libc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """The number of workers (the largest, if `adapts`), and how they are run."""
+
+    num_workers: int
+    adapts: bool = False  # the number of workers follows the consumer's speed
+    prefetch_factor: int = 2
+    timeout: float = 0
+    init: Callable[[int], None] | None = None
+    context: Any = None
+    max_restarts: int = 3
+    seed: int = 0
+    dataset: Any = None
+    pin_memory: bool = False
+    copies_ahead: bool = False  # batches go on to a device; the consumer does not see them before
+    in_order: bool = True
+    has_places: bool = False  # each task is for one worker, not for any
+
+
+def can_start_workers() -> bool:
+    """Tell whether this system has the calls that workers need. Windows has not."""
+    return libc is not None and hasattr(select, "poll")

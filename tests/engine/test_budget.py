@@ -1,0 +1,75 @@
+"""The budget: how many tasks are ahead, and how much memory slots keep."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from dataporter.engine import budget as limits
+from dataporter.engine.budget import Budget
+from dataporter.engine.wire import ISSUE
+
+PIPE = 2**16  # bytes that a pipe holds
+
+
+def made(prefetch: int = 2, workers: int = 4, size: int = 0, **options: bool) -> Budget:
+    budget = Budget(prefetch, workers, **options)
+    budget.note_size(size)
+    return budget
+
+
+def test_usually_the_prefetch_factor_times_the_workers_is_ahead():
+    assert made(prefetch=3, workers=5).usual == (15, 15)
+
+
+def test_while_the_consumer_waits_more_is_ahead_once_the_size_of_a_batch_is_known():
+    assert made().waiting == (8, 8)
+    assert made(size=1000).waiting == (16 * 8, 4 * 8)
+
+
+def test_a_budget_that_does_not_grow_stays_as_it_usually_is():
+    assert made(size=1000, grows=False).waiting == (8, 8)
+
+
+@pytest.mark.parametrize(("mebibytes", "expected"), [(8, (32, 32)), (16, (16, 16)), (64, (8, 8))])
+def test_large_batches_take_at_most_so_many_bytes_but_the_usual_number_stays(mebibytes, expected):
+    assert made(size=mebibytes * 2**20).waiting == expected
+
+
+def test_the_largest_batch_counts():
+    budget = made(size=16 * 2**20)
+    budget.note_size(1000)
+    assert budget.waiting == (16, 16)
+
+
+def test_more_workers_have_more_ahead():
+    budget = made(workers=2, size=1000)
+    budget.note_workers(3)
+    assert budget.usual == (6, 6)
+    assert budget.waiting == (96, 24)
+
+
+def test_slots_of_small_batches_share_a_mark_and_those_of_large_ones_do_not():
+    assert made(size=1000).marked_together == 16
+    assert made(size=2**18).marked_together == 4
+    assert made(size=2**20 + 1).marked_together == 1
+    assert made().marked_together == 1
+
+
+@given(
+    prefetch=st.integers(1, 1000),
+    workers=st.integers(1, 1000),
+    size=st.integers(0, 2**40),
+    grows=st.booleans(),
+)
+def test_limits_hold_whatever_is_asked_for(prefetch, workers, size, grows):
+    budget = made(prefetch, workers, size, grows=grows)
+    assert 1 <= budget.usual.unfinished <= budget.waiting.unfinished <= budget.waiting.ahead
+    assert budget.usual.ahead <= budget.waiting.ahead
+    # Issuing never blocks, since the pipe has room for all of them.
+    assert budget.waiting.ahead * ISSUE.size < PIPE
+    if budget.waiting.ahead > budget.usual.ahead:
+        assert budget.waiting.ahead * size <= limits.AHEAD_BYTES
+    # What is ahead and what devices read finds room among the slots that keep their memory.
+    assert budget.most_free > budget.usual.ahead + budget.most_read
+    assert budget.most_read >= budget.usual.ahead
+    assert budget.marked_together >= 1

@@ -1,0 +1,81 @@
+"""Pipes between an engine and its workers, read and written by one process."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from dataporter.engine.connections import Connections, open_descriptors
+from dataporter.engine.wire import ISSUE, REPLY, STOP
+
+
+@pytest.fixture(params=[1, 3])
+def connections(request: pytest.FixtureRequest) -> Iterator[Connections]:
+    connections = Connections(request.param)
+    yield connections
+    connections.close()
+
+
+def received(connections: Connections, worker: int) -> int:
+    return ISSUE.unpack(os.read(connections.of_worker(worker).issues, ISSUE.size))[0]
+
+
+def test_an_issue_reaches_the_worker_of_its_place(connections):
+    for place in range(6):
+        connections.send(place, number=place + 1, slot=1, size=10)
+    for place in range(6):
+        assert received(connections, connections.worker_of(place)) == place + 1
+
+
+def test_what_no_worker_has_read_is_taken_back(connections):
+    for number in range(1, 7):
+        connections.send(number, number, slot=1, size=10)
+    read = received(connections, worker=0)
+    assert connections.take_back() == set(range(1, 7)) - {read}
+    assert connections.take_back() == set()
+
+
+def test_what_is_taken_back_of_one_worker_leaves_that_of_others():
+    connections = Connections(3)
+    for place in range(3):
+        connections.send(place, place + 1, slot=1, size=10)
+    assert connections.take_back([1]) == {2}
+    assert [received(connections, worker) for worker in (0, 2)] == [1, 3]
+    connections.close()
+
+
+def test_a_worker_that_was_told_to_end_is_told_again_when_issues_are_taken_back():
+    connections = Connections(1)
+    connections.send(None, 1, slot=1, size=10)
+    connections.stop_one()
+    assert connections.take_back() == {1}
+    assert received(connections, 0) == STOP
+    connections.close()
+
+
+def test_all_workers_are_told_to_end_and_nothing_else(connections):
+    connections.send(None, 1, slot=1, size=10)
+    connections.stop_all(workers=3)
+    assert [received(connections, worker) for worker in range(3)] == [STOP] * 3
+    assert connections.take_back() == set()
+
+
+def test_replies_that_are_there_are_read_and_none_is_waited_for(connections):
+    assert list(connections.read_replies()) == []
+    sent = [(number, 1, 0, 64, 100) for number in range(600)]
+    for worker, reply in enumerate(sent):
+        os.write(connections.of_worker(worker).replies, REPLY.pack(*reply))
+    assert list(connections.read_replies()) == sent
+
+
+def test_what_is_closed_is_not_inherited_any_more():
+    before = open_descriptors()
+    connections = Connections(2)
+    opened = open_descriptors() - before
+    assert set(connections.of_worker(1)) < opened
+    assert len(opened) == 3 + 2 * 3
+    connections.close()
+    assert open_descriptors() == before
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
