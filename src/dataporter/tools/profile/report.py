@@ -12,8 +12,8 @@ from dataporter.law.explanation import WIDTH
 from dataporter.tools.profile.figures import Figures, Spread, WorkerFigures
 from dataporter.tools.profile.measuring import Measured
 from dataporter.tools.profile.tuning import Trial, Tuning
+from dataporter.tools.profile.units import duration, percent, rate, size
 from dataporter.tools.profile.verdict import LACKS_CORES, Verdict
-from dataporter.tools.profile.words import duration, percent, rate, size
 
 _SHOWN_WORKERS = 16
 _SHOWN_STAGES = 4  # that fit beside what else is said of a worker

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 from dataporter.arguments import check_int, check_number
-from dataporter.errors import FactoryError, add_note
+from dataporter.errors import FactoryError
 from dataporter.tools.profile.figures import Figures, figures_of
-from dataporter.tools.profile.measuring import Measured, Request, measure
+from dataporter.tools.profile.measuring import Measured, Measurement
 from dataporter.tools.profile.report import Profile
 from dataporter.tools.profile.tuning import RefusedError, Trial, search
 from dataporter.tools.profile.verdict import judge
-from dataporter.tools.verify.laboratory import Laboratory
-from dataporter.tools.verify.playing import Problem
-from dataporter.tools.verify.processes import TimeUpError
+from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
 
 _KEPT_BACK = 0.9  # of the time that is left: the rest is for what else has to be done
 _SHARE_WITH_TUNING = 0.25  # of the seconds, for the first measurement
@@ -55,9 +52,9 @@ def profile(
     check_int("batches", batches, least=1)
     check_number("seconds", seconds, above=0)
     check_number("step_ms", step_ms, below=_LONGEST_STEP)
-    laboratory = Laboratory(make_loader, seconds=seconds, shows_output=shows_output, interpreters=1)
-    with contextlib.closing(laboratory):
-        runs = _Runs(laboratory, batches, seconds, step_ms / 1000)
+    sandbox = Sandbox(make_loader, seconds=seconds, shows_output=shows_output)
+    with contextlib.closing(sandbox):
+        runs = _Runs(sandbox, batches, seconds, step_ms / 1000)
         share = _SHARE_WITH_TUNING if tune else _KEPT_BACK
         measured = runs.measure({}, share * seconds, finds_slow=True)
         found = _profile_of(measured)
@@ -76,7 +73,7 @@ def profile(
             measured.subject,
             found.figures,
             runs.try_out,
-            time_left=lambda: (laboratory.seconds_left - _LEAST_SECONDS) / seconds,
+            time_left=lambda: (sandbox.seconds_left - _LEAST_SECONDS) / seconds,
             on_trial=on_trial,
         )
         return replace(found, tuning=tuning)
@@ -91,10 +88,8 @@ def _profile_of(measured: Measured) -> Profile:
 class _Runs:
     """Measurements of one loader, until the time is up."""
 
-    def __init__(
-        self, laboratory: Laboratory, batches: int, seconds: float, step_seconds: float
-    ) -> None:
-        self._laboratory = laboratory
+    def __init__(self, sandbox: Sandbox, batches: int, seconds: float, step_seconds: float) -> None:
+        self._sandbox = sandbox
         self._batches = batches
         self._seconds = seconds
         self._step_seconds = step_seconds
@@ -102,34 +97,33 @@ class _Runs:
     def measure(
         self, options: dict[str, Any], seconds: float, *, finds_slow: bool = False
     ) -> Measured:
-        request = Request(
+        measurement = Measurement(
             options=options,
             batches=self._batches,
             seconds=seconds,
             finds_slow=finds_slow,
-            deadline=monotonic() + self._laboratory.seconds_left * _KEPT_BACK,
+            deadline=monotonic() + self._sandbox.seconds_left * _KEPT_BACK,
             step_seconds=self._step_seconds,
         )
         try:
-            subject, found = self._laboratory.run(functools.partial(measure, request=request))
+            subject, found = self._sandbox.run(measurement)
         except TimeUpError:
             msg = (
                 f"the loader was still busy with a batch when its {self._seconds:g} seconds were "
                 "up. Find out what it waits for, or give it more time."
             )
             raise FactoryError(msg) from None
-        problem = found if isinstance(found, Problem) else found.problem
-        if problem is not None:
-            error = FactoryError(f"the loader failed: {problem.words}")
-            add_note(error, problem.traceback)
-            raise error
+        if isinstance(found, Problem):
+            found.fail("the loader failed")
+        if found.problem is not None:
+            found.problem.fail("the loader failed")
         if not found.steps:
             msg = f"the loader over {subject.dataset} delivered no batch. Give it some data."
             raise FactoryError(msg)
-        return found  # type: ignore[no-any-return]  # as `measure` sends it
+        return found
 
     def try_out(self, options: dict[str, Any]) -> Figures:
-        seconds = self._laboratory.seconds_left / _SHARE_OF_A_TRIAL
+        seconds = self._sandbox.seconds_left / _SHARE_OF_A_TRIAL
         try:
             return figures_of(self.measure(options, max(seconds, _LEAST_SECONDS)))
         except FactoryError as error:

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from dataporter.tools.profile.figures import Figures
 from dataporter.tools.profile.subject import Subject
+from dataporter.tools.profile.units import percent, rate
 from dataporter.tools.profile.verdict import KEEPS_UP, most_workers, workers_needed
-from dataporter.tools.profile.words import percent, rate
 
 _HELPS = 1.03  # times the rate, below which a change has not helped
 _PATIENCE = 2  # changes in a row that do not help, before no more are tried

@@ -13,7 +13,7 @@ from typing import Literal
 
 from dataporter.tools.profile.figures import Figures
 from dataporter.tools.profile.subject import Subject
-from dataporter.tools.profile.words import duration, percent, size, times
+from dataporter.tools.profile.units import duration, percent, size, times
 
 KEEPS_UP = 0.05  # share of the time below which waiting does not matter
 LACKS_CORES = 0.2  # share of the makers' time, above which others must have had the cores
