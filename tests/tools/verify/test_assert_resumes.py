@@ -126,7 +126,7 @@ def test_a_loader_of_one_batch_has_nothing_to_resume():
 
 
 def test_a_run_whose_time_is_up_ends_after_the_batch_in_hand():
-    with contextlib.closing(Sandbox(planted.make_clean("tensors"), seconds=60)) as here:
+    with contextlib.closing(Sandbox(planted.make_clean("tensors"), Run, seconds=60)) as here:
         _, result = run_in(here, Run(batches=5, seconds=0))
     assert result.out_of_time
     assert len(result.delivered) == 1

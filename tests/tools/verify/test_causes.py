@@ -19,7 +19,7 @@ QUICK = {"batches": 6, "points": 0, "workers": (), "batch_sizes": (), "world_siz
 
 def cause_in(factory):
     """What is named as the cause, of batches of which it is known that they differ."""
-    with contextlib.closing(Sandbox(factory, seconds=300)) as sandbox:
+    with contextlib.closing(Sandbox(factory, Run, seconds=300)) as sandbox:
         facts, result = run_in(sandbox, Run(batches=3))
         return find_cause(sandbox, facts, result.states[0], 3)
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_at_another_time_is_not_taken_for_a_difference():
 
 
 def test_what_measures_how_long_it_takes_does_not_differ_at_another_time():
-    with contextlib.closing(Sandbox(planted_causes.make("Timed"), seconds=300)) as sandbox:
+    with contextlib.closing(Sandbox(planted_causes.make("Timed"), Run, seconds=300)) as sandbox:
         runs = [
             run_in(sandbox, Run(batches=3), conditions)[1]
             for conditions in (Conditions(), Conditions(clock="long ago"))

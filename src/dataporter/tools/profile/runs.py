@@ -52,7 +52,7 @@ def profile(
     check_int("batches", batches, least=1)
     check_number("seconds", seconds, above=0)
     check_number("step_ms", step_ms, below=_LONGEST_STEP)
-    sandbox = Sandbox(make_loader, seconds=seconds, shows_output=shows_output)
+    sandbox = Sandbox(make_loader, Measurement, seconds=seconds, shows_output=shows_output)
     with contextlib.closing(sandbox):
         runs = _Runs(sandbox, batches, seconds, step_ms / 1000)
         share = _SHARE_WITH_TUNING if tune else _KEPT_BACK

@@ -8,6 +8,7 @@ question alone changes its conditions before it imports the user's code.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import random
 import sys
@@ -47,6 +48,7 @@ class Conditions:
 USUAL = Conditions()
 
 
+@functools.cache
 def why_clock_must_run() -> str:
     """Return why the clock cannot be stopped or moved here; empty if it can."""
     try:
@@ -71,8 +73,12 @@ def establish(conditions: Conditions) -> None:
 
 
 def _set_clock(*, stops: bool) -> None:
+    # It would import pytest, which takes half a second and which users' code may look for.
+    has_pytest = sys.modules.setdefault("pytest", None)  # type: ignore[arg-type]
     import time_machine  # noqa: PLC0415  of an extra that the proof itself does not need
 
+    if has_pytest is None:
+        del sys.modules["pytest"]
     time_machine.travel(_STOPPED if stops else -_LONG_AGO, tick=not stops).start()
     asctime, ctime = time.asctime, time.ctime  # the two that ask the system
     _replace(

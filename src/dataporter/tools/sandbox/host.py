@@ -50,6 +50,7 @@ def do_job(channel: Connection, factory: Factory, job: Job[Any, Any]) -> None:
 class NewHost:
     """The task of becoming a host, for a fork of a fresh interpreter."""
 
+    job: type[Job[Any, Any]]  # imported with this task, so that no fork has to
     factory: bytes | str  # pickled, or module:name
     path: tuple[str, ...]
     folder: str

@@ -36,6 +36,11 @@ import torch
 
 from dataporter.engine.child_processes import die_with
 
+try:
+    import psutil
+except ModuleNotFoundError:  # the proof itself needs no extra
+    psutil = None  # type: ignore[assignment]
+
 _IDLE_SECONDS = 60
 
 # The work of a forked process, called with the channel to whoever asked for it and with whatever
@@ -179,11 +184,7 @@ def _be_fork(
 
 def _has_more_threads(pid: int, count: int) -> bool:
     """Whether a process has more threads than `count`, or nobody can tell."""
-    try:
-        import psutil  # noqa: PLC0415  of an extra that the proof itself does not need
-    except ModuleNotFoundError:
-        return True
-    return psutil.Process(pid).num_threads() > count
+    return psutil is None or psutil.Process(pid).num_threads() > count
 
 
 class Interpreters:
@@ -193,8 +194,8 @@ class Interpreters:
         self._started: dict[str, tuple[subprocess.Popen[bytes], Process]] = {}
         self._owner = os.getpid()
 
-    def start(self, hash_seed: str) -> None:
-        """Begin to start one, without waiting for it."""
+    def start(self, hash_seed: str, module: str) -> None:
+        """Begin to start one that imports `module`, without waiting for it."""
         if self._owner != os.getpid():  # a fork has none of its own
             self._started, self._owner = {}, os.getpid()
         running = self._started.get(hash_seed)
@@ -204,7 +205,9 @@ class Interpreters:
             running[1].close()
         ours, theirs = Pipe()
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        script = f"from {__name__} import be_interpreter; be_interpreter({theirs.fileno()})"
+        script = (
+            f"import {module}; from {__name__} import be_interpreter as be; be({theirs.fileno()})"
+        )
         with theirs:
             process = subprocess.Popen(  # noqa: S603  this interpreter, with our own script
                 [sys.executable, "-c", script],
@@ -215,14 +218,14 @@ class Interpreters:
             )
         self._started[hash_seed] = process, Process(ours, process.pid)
 
-    def fork(self, hash_seed: str, task: Task, deadline: float) -> Process:
+    def fork(self, hash_seed: str, module: str, task: Task, deadline: float) -> Process:
         """Fork one of them, and do `task` there."""
-        self.start(hash_seed)
+        self.start(hash_seed, module)
         try:
             return self._started[hash_seed][1].fork(task, deadline)
         except ProcessEndedError:  # it had just ended, for want of work
             self._started[hash_seed][0].wait()
-            self.start(hash_seed)
+            self.start(hash_seed, module)
             return self._started[hash_seed][1].fork(task, deadline)
 
     def kill(self) -> None:

@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Sandbox:
-    """Runs jobs with one factory in processes of their own, until a deadline.
+    """Runs jobs of one kind with one factory in processes of their own, until a deadline.
 
     `why_not_importable` is empty if other interpreters find the factory too. Else the factory runs
     in forks of this process, so that there is one interpreter only.
@@ -46,6 +46,7 @@ class Sandbox:
     def __init__(
         self,
         factory: Factory | str,
+        job: type[Job[Any, Any]],
         *,
         seconds: float,
         shows_output: bool = False,
@@ -55,6 +56,7 @@ class Sandbox:
         if isinstance(factory, str):
             check_name(factory)
         self._factory = factory
+        self._job = job  # its module is imported once for all forks
         self._seconds = seconds
         self._shows_output = shows_output
         self._hosts: dict[Conditions, Process] = {}
@@ -78,7 +80,7 @@ class Sandbox:
     def prepare(self, interpreter: int) -> None:
         """Begin to start an interpreter that is needed soon."""
         if not self.why_not_importable and interpreter < len(HASH_SEEDS):
-            fresh_interpreters.start(_hash_seed(interpreter))
+            fresh_interpreters.start(_hash_seed(interpreter), self._job.__module__)
 
     def run(
         self, job: Job[Facts, Result], conditions: Conditions = USUAL
@@ -137,6 +139,7 @@ class Sandbox:
         if self._pickled is None:
             return fork_here(functools.partial(self._be_host_here, conditions))
         host = NewHost(
+            job=self._job,
             factory=self._pickled,
             path=tuple(sys.path),
             folder=str(os.getcwd()),  # noqa: PTH109  a string is sent
@@ -145,8 +148,8 @@ class Sandbox:
             shows_output=self._shows_output,
         )
         try:
-            deadline = monotonic() + _SECONDS_TO_START
-            return fresh_interpreters.fork(_hash_seed(conditions.interpreter), host, deadline)
+            seed, deadline = _hash_seed(conditions.interpreter), monotonic() + _SECONDS_TO_START
+            return fresh_interpreters.fork(seed, self._job.__module__, host, deadline)
         except TimeUpError:
             msg = (
                 f"a new interpreter has not imported dataporter after {_SECONDS_TO_START} seconds. "

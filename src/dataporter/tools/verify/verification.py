@@ -99,7 +99,7 @@ def verify(
         points=points,
     )
     began = monotonic()
-    sandbox = Sandbox(make_loader, seconds=seconds, shows_output=shows_output, interpreters=2)
+    sandbox = Sandbox(make_loader, Run, seconds=seconds, shows_output=shows_output, interpreters=2)
     with contextlib.closing(sandbox):
         verification = _Verification(sandbox, batches, seconds)
         if on_start is not None:
