@@ -1,4 +1,4 @@
-"""`profile`: the loader measured in a process of its own, judged, and tuned if asked for."""
+"""`profile`: measure a loader in the sandbox, judge it, and tune it if asked to."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dataporter.tools.profile.tuning import RefusedError, Trial, search
 from dataporter.tools.profile.verdict import judge
 from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
 
-_KEPT_BACK = 0.9  # of the time that is left: the rest is for what else has to be done
-_SHARE_WITH_TUNING = 0.25  # of the seconds, for the first measurement
-_SHARE_OF_A_TRIAL = 8  # trials that the time left is divided among
-_LEAST_SECONDS = 1.0  # without which a trial is not begun
+_USED = 0.9  # share of the time that is left; the rest is for starting and ending
+_SHARE_WITH_TUNING = 0.25  # of the seconds for the first measurement
+_TRIALS = 8  # that share the time left
+_LEAST_SECONDS = 1.0  # for a trial
 _LONGEST_STEP = 3.6e6  # milliseconds
 
 
@@ -37,11 +37,12 @@ def profile(
 ) -> Profile:
     """Measure where a loader's time goes, beside steps of `step_ms` milliseconds.
 
-    `make_loader` makes a new loader at each call: a function, or "package.module:function". It is
-    called in another process. Up to `batches` batches are drawn; `seconds` bound all that is done
-    there. A step sleeps, as a process does while its device computes. With `tune`, other settings
-    are tried in the time that is left. `on_profile` is told the profile before that, `on_trial`
-    each trial. What the user's code prints is dropped, unless `shows_output`.
+    `make_loader` makes a new loader at each call: a function without arguments, or
+    "package.module:function". It is called in another process. Up to `batches` batches are taken,
+    in at most `seconds`. A step sleeps, as a process does while its device computes. With `tune`,
+    other settings are tried in the time that is left. `on_profile` is called with the profile
+    before that, `on_trial` with each trial. Prints of the user's code are dropped, unless
+    `shows_output`.
 
     >>> from dataporter import ResumableDataLoader
     >>> def make_loader():
@@ -55,12 +56,12 @@ def profile(
     sandbox = Sandbox(make_loader, Measurement, seconds=seconds, shows_output=shows_output)
     with contextlib.closing(sandbox):
         runs = _Runs(sandbox, batches, seconds, step_ms / 1000)
-        share = _SHARE_WITH_TUNING if tune else _KEPT_BACK
+        share = _SHARE_WITH_TUNING if tune else _USED
         measured = runs.measure({}, share * seconds, finds_slow=True)
         found = _profile_of(measured)
         if tune and not measured.subject.is_ours:
             msg = (
-                f"{measured.subject.loader} cannot be tuned from outside. Make it a "
+                f"{measured.subject.loader} cannot be tuned from outside. Use a "
                 "dataporter.ResumableDataLoader, which takes the same arguments, or leave out "
                 "--tune."
             )
@@ -102,7 +103,7 @@ class _Runs:
             batches=self._batches,
             seconds=seconds,
             finds_slow=finds_slow,
-            deadline=monotonic() + self._sandbox.seconds_left * _KEPT_BACK,
+            deadline=monotonic() + self._sandbox.seconds_left * _USED,
             step_seconds=self._step_seconds,
         )
         try:
@@ -123,7 +124,7 @@ class _Runs:
         return found
 
     def try_out(self, options: dict[str, Any]) -> Figures:
-        seconds = self._sandbox.seconds_left / _SHARE_OF_A_TRIAL
+        seconds = self._sandbox.seconds_left / _TRIALS
         try:
             return figures_of(self.measure(options, max(seconds, _LEAST_SECONDS)))
         except FactoryError as error:

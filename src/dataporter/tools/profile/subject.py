@@ -1,4 +1,4 @@
-"""The loader that is profiled: what the factory makes, with other settings where it is tuned."""
+"""The loader that is profiled: made by the factory, and described for other processes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from dataporter.tools.sandbox.loaders import make_loader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What one has to know of a loader to judge its times."""
+    """Everything about a loader that its times depend on."""
 
     loader: str
     dataset: str
     samples: int | None
     batch_size: int | None
     num_workers: int
-    adapts: bool  # whether the number of workers is found out while running
+    adapts: bool  # num_workers="auto"
     prefetch_factor: int
     in_threads: bool
-    is_ours: bool  # of a plain torch DataLoader only waits can be measured
+    is_ours: bool  # of a plain torch DataLoader, only waits are visible
     has_lanes: bool
-    lanes: int | None  # that were asked for
+    lanes: int | None  # as given
     way: str  # how samples are fetched: "gathered", "__getitems__", "one by one" or "iterated"
     has_collate_fn: bool
     has_converter: bool
-    stays: bool  # whether workers stay from pass to pass
+    stays: bool  # persistent_workers=True
     device: str | None
     cores: int
 
     @property
     def makers(self) -> int:
-        """How many make batches at the same time."""
+        """The number of processes or threads that make batches."""
         return max(self.num_workers, 1)
 
     def __str__(self) -> str:

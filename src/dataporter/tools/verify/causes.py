@@ -6,7 +6,7 @@ that the user's code does not survive gives no answer; the others are still made
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +22,11 @@ from dataporter.tools.sandbox import (
 from dataporter.tools.sandbox.conditions import why_clock_must_run
 from dataporter.tools.verify.comparison import runs_differ
 from dataporter.tools.verify.experiments import (
-    CHANGE_CAUSES,
+    CAUSES,
+    CHANGES,
     EXPERIMENTS,
-    HELD_NAMES,
     INTERPRETERS,
-    REMAINING_CAUSES,
-    SAMPLER_STATE,
+    REMAINING,
     TWICE,
     VARIATIONS,
     Experiment,
@@ -39,26 +38,12 @@ from dataporter.tools.verify.report import Cause
 from dataporter.tools.verify.runs import Run, RunResult, run_in
 
 _SUSPECTS = 8  # changed objects that are put back, one at a time
-_IN_SAMPLER = "in the sampler"
 
 
 def cause_of_problem(problem: Problem) -> Cause:
     """Name the cause of a state that does not fit the loader of another call."""
-    if "num_samples" in problem.mismatched:
-        return Cause(
-            kind="length",
-            words="the dataset has another length in another process.",
-            remedy="Compute the length from the data alone: from a complete, sorted list of files, "
-            "without limits by time, environment or chance.",
-            evidence=(problem.message,),
-        )
-    changed = " and ".join(problem.mismatched)
-    return Cause(
-        kind="arguments",
-        words=f"the factory makes another loader at each call: {changed} changed.",
-        remedy="Make the loader with the same arguments at each call; fix the seed, or give none.",
-        evidence=(problem.message,),
-    )
+    name = "length" if "num_samples" in problem.mismatched else "arguments"
+    return _cause(name, problem.message, changed=" and ".join(problem.mismatched))
 
 
 def find_cause(
@@ -71,11 +56,17 @@ def find_cause(
     try:
         return _Search(sandbox, facts, state, batches, interpreter).cause()
     except (TimeUpError, ProcessEndedError, FactoryError):
-        return Cause(
-            kind="unknown",
-            words="not found before the time was up, or because a process ended.",
-            remedy="Verify again with more seconds, or fewer batches.",
-        )
+        return _cause("interrupted")
+
+
+def _cause(name: str, *evidence: str, **details: str) -> Cause:
+    finding, remedy, kind = CAUSES[name]
+    return Cause(
+        kind=kind or name,
+        words=finding.format(**details),
+        remedy=remedy,
+        evidence=tuple(filter(None, evidence)),
+    )
 
 
 class _NoAnswerError(Exception):
@@ -93,7 +84,7 @@ class _Search:
         self._batches = batches
         self._interpreter = interpreter
         self._changed: list[Change] = []
-        self._unanswered: list[str] = []  # kinds of experiments
+        self._in_vain: list[str] = []  # outcomes of experiments that found nothing
 
     def cause(self) -> Cause:
         for variation in VARIATIONS:
@@ -101,23 +92,26 @@ class _Search:
                 continue
             if self._differs(variation):
                 return self._explain(variation)
-        return self._remaining()
+        name, evidence, _ = next(each for each in REMAINING if each[2](self._facts))
+        return _cause(name, evidence, dataset=self._facts.dataset)
 
     def _explain(self, variation: Variation) -> Cause:
         """Find the cause of a variation's difference."""
         for experiment in EXPERIMENTS:
             if self._succeeds(experiment, variation):
-                return self._cause_of(experiment, variation)
+                name = experiment.cause
+                where = self._where(variation) if "{where}" in CAUSES[name].finding else ""
+                if (name, where) == ("entropy", "in the sampler"):
+                    name = "entropy in the sampler"
+                return _cause(name, variation.evidence, experiment.evidence, where=where)
         if variation is TWICE and self._changed:
-            return self._cause_of_change()
-        return Cause(
-            kind="unknown",
-            words=f"not found ({self._where(variation)}). The data depends on something besides "
-            "dataset, epoch and position.",
-            remedy="Look for inputs of a sample that are not in its files: addresses (id()), the "
-            "order of directories, other processes, the network.",
-            evidence=(variation.evidence, *self._in_vain()),
-        )
+            change, effect = self._culprit()
+            name = next(name for name, applies in CHANGES if applies(change, self._facts))
+            evidence = f"meanwhile {change.path} changed ({change.description}){effect}"
+            details = {"dataset": self._facts.dataset, **change._asdict()}
+            return _cause(name, variation.evidence, evidence, **details)
+        where = self._where(variation)
+        return _cause("unknown", variation.evidence, *self._in_vain, where=where)
 
     def _succeeds(self, experiment: Experiment, variation: Variation) -> bool:
         """Tell whether an experiment makes the two runs of a variation equal."""
@@ -126,43 +120,16 @@ class _Search:
         if not experiment.held and not experiment.options:
             return True
         differs = self._differs(variation, experiment.held, experiment.options)
-        if differs is None:
-            self._unanswered.append(experiment.kind)
         if differs is not False:
+            outcome = "they still differ" if differs else "the loader fails"
+            held = {**experiment.held, **experiment.options}
+            self._in_vain += [f"{outcome} with {name}={value!r}" for name, value in held.items()]
             return False
         # If little differs, two processes may be equal by chance; one process is not.
         confirmation = experiment.must_differ_too
         if confirmation is None or variation is TWICE:
             return True
         return self._differs(confirmation) is not False
-
-    def _cause_of(self, experiment: Experiment, variation: Variation) -> Cause:
-        where = self._where(variation) if "{where}" in experiment.finding else ""
-        unseeded_sampler = experiment.kind == "entropy" and where == _IN_SAMPLER
-        return Cause(
-            kind=experiment.kind,
-            words=experiment.finding.format(where=where),
-            remedy=SAMPLER_STATE if unseeded_sampler else experiment.remedy,
-            evidence=tuple(filter(None, (variation.evidence, experiment.evidence))),
-        )
-
-    def _in_vain(self) -> Iterator[str]:
-        """Name what was held still without an effect, and what could not be."""
-        tried = [name for kind, name in HELD_NAMES.items() if kind not in self._unanswered]
-        failed = [name for kind, name in HELD_NAMES.items() if kind in self._unanswered]
-        if tried:
-            yield f"they still differ with {_listed(tried)} held still"
-        if failed:
-            yield f"the loader does not work with {_listed(failed)} held still"
-
-    def _cause_of_change(self) -> Cause:
-        """Name the cause by the object that changes while batches are delivered."""
-        change, effect = self._culprit()
-        cause = next(each for each in CHANGE_CAUSES if each.applies(change, self._facts))
-        finding = cause.finding.format(dataset=self._facts.dataset, **change._asdict())
-        changed = f"meanwhile {change.path} changed ({change.description}){effect}"
-        evidence = (TWICE.evidence, changed)
-        return Cause(kind=cause.kind, words=finding, remedy=cause.remedy, evidence=evidence)
 
     def _culprit(self) -> tuple[Change, str]:
         """Find the object that makes the second time equal to the first if it is put back."""
@@ -173,19 +140,13 @@ class _Search:
         others = [change.path for change in self._changed[1:4]]
         return self._changed[0], f", and so did {', '.join(others)}" if others else ""
 
-    def _remaining(self) -> Cause:
-        cause = next(each for each in REMAINING_CAUSES if each.applies(self._facts))
-        finding = cause.finding.format(dataset=self._facts.dataset)
-        evidence = (cause.evidence,)
-        return Cause(kind=cause.kind, words=finding, remedy=cause.remedy, evidence=evidence)
-
     def _where(self, variation: Variation) -> str:
         """Say whether the sampler, the samples or their collation differ."""
         facts = self._facts
         if facts.has_sampler and facts.samples is not None:
             indices = range(facts.samples)  # a dataset in which each index is its own sample
             if self._differs(variation, options={"dataset": indices}, by_sample=True):
-                return _IN_SAMPLER
+                return "in the sampler"
         samples = f"in the samples of {facts.dataset}"
         if not facts.has_collate_fn or facts.batch_size is None:
             return samples
@@ -195,8 +156,8 @@ class _Search:
     def _differs(
         self,
         variation: Variation,
-        held: dict[str, Any] | None = None,
-        options: dict[str, Any] | None = None,
+        held: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         *,
         by_sample: bool = False,
     ) -> bool | None:
@@ -229,7 +190,7 @@ class _Search:
             self._changed = result.changed
         return _halves_differ(result)
 
-    def _run(self, options: dict[str, Any], **more: Any) -> Run:
+    def _run(self, options: Mapping[str, Any], **more: Any) -> Run:
         return Run(
             options={"num_workers": 0, **options},
             state=None if "dataset" in options else self._state,
@@ -243,11 +204,6 @@ class _Search:
         if result.problem is not None and not is_usual:
             raise _NoAnswerError
         return result
-
-
-def _listed(names: list[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _halves_differ(result: RunResult) -> bool:
