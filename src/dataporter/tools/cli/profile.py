@@ -27,7 +27,7 @@ def profile(
     factory: Annotated[
         str, typer.Argument(help="package.module:function; each call makes a new loader.")
     ],
-    step_ms: Annotated[float, typer.Option(help="Length of a simulated step, in milliseconds.")] = 20,
+    step_ms: Annotated[float, typer.Option(help="Milliseconds of a simulated step.")] = 20,
     batches: Annotated[int, typer.Option(help="Batches to measure.")] = 200,
     seconds: Annotated[float, typer.Option(help="Time limit for all runs.")] = 60,
     tune: Annotated[

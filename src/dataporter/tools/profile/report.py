@@ -42,20 +42,18 @@ class Profile:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the profile as builtins, for JSON, without records of single batches."""
-        figures = asdict(self.figures)
-        figures["bytes_per_second"] = self.figures.bytes_per_second
-        figures["samples_per_second"] = self.figures.samples_per_second
-        figures["workers"] = list(figures["workers"])
-        figures["ready"] = {str(ready): share for ready, share in self.figures.ready.items()}
-        figures["slowest"] = [
-            {"index": index, "seconds": spent} for index, spent in self.figures.slowest
-        ]
-        verdict = asdict(self.verdict)
+        slowest = [{"index": index, "seconds": spent} for index, spent in self.figures.slowest]
+        figures = {
+            **asdict(self.figures),
+            "bytes_per_second": self.figures.bytes_per_second,
+            "samples_per_second": self.figures.samples_per_second,
+            "slowest": slowest,
+        }
         return {
             "loader": asdict(self.measured.subject),
             "step_ms": self.measured.step_seconds * 1000,
             "figures": figures,
-            "verdict": {**verdict, "advice": list(verdict["advice"])},
+            "verdict": asdict(self.verdict),
             "tuning": None if self.tuning is None else _tuning_as_dict(self.tuning),
         }
 

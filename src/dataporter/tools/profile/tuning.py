@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from dataporter.tools.profile.figures import Figures
 from dataporter.tools.profile.subject import Subject
@@ -104,10 +104,8 @@ class Tuning:
         return f"Best: {self.best}, {gain} now ({rate(self.now.rate)} batches/s){in_turns}.{rest}"
 
 
-class Measure(Protocol):
-    """Measures the loader with other options; raises `RefusedError` if it does not take them."""
-
-    def __call__(self, options: dict[str, Any], /) -> Figures: ...
+# Measures the loader with other options; raises `RefusedError` if it does not take them.
+Measure: TypeAlias = Callable[[dict[str, Any]], Figures]
 
 
 class RefusedError(Exception):

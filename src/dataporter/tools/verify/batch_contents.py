@@ -89,25 +89,21 @@ def _blocks(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
     if tensor.is_nested:
         return [(f"[{number}]", each) for number, each in enumerate(tensor.unbind())]
     if tensor.is_quantized:
-        integers = ("int_repr", tensor.int_repr())
-        if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-            scale, zero = tensor.q_scale(), tensor.q_zero_point()
-            return [integers, ("q_scale", scale), ("q_zero_point", zero)]
-        return [
-            integers,
-            ("q_per_channel_axis", tensor.q_per_channel_axis()),
-            ("q_per_channel_scales", tensor.q_per_channel_scales()),
-            ("q_per_channel_zero_points", tensor.q_per_channel_zero_points()),
-        ]
-    names = _SPARSE.get(tensor.layout)
-    if names is None:
+        is_whole = tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
+        names: tuple[str, ...] = _QUANTISED if is_whole else _QUANTISED_BY_CHANNEL
+    elif tensor.layout in _SPARSE:
+        names = _SPARSE[tensor.layout]
+        tensor = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor
+    else:
         return None
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
     blocks = [(name, getattr(tensor, name)()) for name in names]
     return [("shape", tuple(tensor.shape)), *blocks]
 
 
+_QUANTISED = ("int_repr", "q_scale", "q_zero_point")
+_QUANTISED_BY_CHANNEL = (
+    *("int_repr", "q_per_channel_axis", "q_per_channel_scales", "q_per_channel_zero_points"),
+)
 _SPARSE = {
     torch.sparse_coo: ("indices", "values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),

@@ -121,9 +121,7 @@ class _Search:
             return True
         differs = self._differs(variation, experiment.held, experiment.options)
         if differs is not False:
-            outcome = "they still differ" if differs else "the loader fails"
-            held = {**experiment.held, **experiment.options}
-            self._in_vain += [f"{outcome} with {name}={value!r}" for name, value in held.items()]
+            self._in_vain.append(_without_effect(experiment, differs))
             return False
         # If little differs, two processes may be equal by chance; one process is not.
         confirmation = experiment.must_differ_too
@@ -204,6 +202,17 @@ class _Search:
         if result.problem is not None and not is_usual:
             raise _NoAnswerError
         return result
+
+
+def _without_effect(experiment: Experiment, differs: bool | None) -> str:
+    """Describe an experiment that found nothing; `differs` is None if it gave no answer."""
+    held = {**experiment.held, **experiment.options}
+    named = ", ".join(f"{name}={value!r}" for name, value in held.items())
+    if differs:
+        return f"they still differ with {named}"
+    if "clock" in held and why_clock_must_run():
+        return f"not tried with {named}: {why_clock_must_run()}"
+    return f"the loader fails with {named}"
 
 
 def _halves_differ(result: RunResult) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dataporter.tools.verify.facts import LoaderFacts
+from dataporter.tools.verify.report import Check
 
 _SOME_STEPS = 3  # between two interruptions
 _INLINE = {"num_workers": 0}
@@ -38,14 +39,6 @@ class Interruption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """An interruption that is not tried."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Variations:
     """Values to resume with; None for some that suit the loader."""
 
@@ -63,18 +56,21 @@ def plan_interruptions(
     *,
     why_not_importable: str,
     why_clock_must_run: str,
-) -> Iterator[Interruption | Skipped]:
-    """Plan interruptions of a run whose batches belong to `epochs`, the most telling first."""
+) -> Iterator[Interruption | Check]:
+    """Plan interruptions of a run whose batches belong to `epochs`, the most telling first.
+
+    An interruption that is impossible for this loader is a check that is skipped.
+    """
     points = _Points(epochs, variations.points, chance)
     # New interpreters take seconds to start, so checks that need none come in between.
     if why_not_importable:
         reason = f"another process cannot import this factory: {why_not_importable}"
-        yield Skipped(name="a new interpreter", reason=reason)
+        yield _skipped("a new interpreter", reason)
     else:
         yield Interruption(name="the same run in a new interpreter", start=0, interpreter=1)
     name = "the same run at another time"
     if why_clock_must_run:
-        yield Skipped(name=name, reason=why_clock_must_run)
+        yield _skipped(name, why_clock_must_run)
     else:  # in one process, since spawned workers have a clock of their own
         yield Interruption(name=name, start=0, legs=(Leg(options=_INLINE),), at_another_time=True)
     yield from _with_workers(facts, points, variations.workers)
@@ -111,6 +107,10 @@ class _Points:
         return max(min(_SOME_STEPS, (self._total - point) // 2), 1)
 
 
+def _skipped(name: str, reason: str) -> Check:
+    return Check(name=name, outcome="skipped", words=reason)
+
+
 def _after(batches: int) -> str:
     return "before the first batch" if batches == 0 else f"after {_count(batches, 'batch', 'es')}"
 
@@ -135,9 +135,9 @@ def _with_workers(
         )
 
 
-def _with_killed_workers(facts: LoaderFacts, points: _Points) -> Iterator[Interruption | Skipped]:
+def _with_killed_workers(facts: LoaderFacts, points: _Points) -> Iterator[Interruption | Check]:
     if facts.in_threads:
-        yield Skipped(name="killed workers", reason="engine='threads' has no worker processes")
+        yield _skipped("killed workers", "engine='threads' has no worker processes")
         return
     workers, point = max(facts.num_workers, 2), points.in_first_epoch()
     yield Interruption(
@@ -173,16 +173,16 @@ def _in_one_process(facts: LoaderFacts, points: _Points) -> Iterator[Interruptio
 
 def _with_batch_sizes(
     facts: LoaderFacts, points: _Points, sizes: Sequence[int] | None
-) -> Iterator[Interruption | Skipped]:
+) -> Iterator[Interruption | Check]:
     if facts.why_batches_are_fixed:
-        yield Skipped(name="other batch sizes", reason=facts.why_batches_are_fixed)
+        yield _skipped("other batch sizes", facts.why_batches_are_fixed)
         return
     own = facts.batch_size or 1
     if sizes is None:
         sizes = sorted({2 * own, max(own // 2, 1), own + 1} - {own})
     for size in sizes:
         if size == own:
-            yield Skipped(name=f"batches of {size}", reason="that is the loader's own batch size")
+            yield _skipped(f"batches of {size}", "that is the loader's own batch size")
             continue
         point = points.in_first_epoch()
         yield Interruption(
@@ -195,12 +195,12 @@ def _with_batch_sizes(
 
 def _with_world_sizes(
     facts: LoaderFacts, points: _Points, sizes: Sequence[int] | None
-) -> Iterator[Interruption | Skipped]:
+) -> Iterator[Interruption | Check]:
     reason = facts.why_batches_are_fixed
     if facts.shares_nothing and not reason:
         reason = "strategy='simple' shares nothing among ranks"
     if reason:
-        yield Skipped(name="other numbers of ranks", reason=reason)
+        yield _skipped("other numbers of ranks", reason)
         return
     for size in (2, 3) if sizes is None else sizes:
         point = points.in_first_epoch()

@@ -15,12 +15,7 @@ from dataporter.tools.sandbox import USUAL, Conditions, ProcessEndedError, Sandb
 from dataporter.tools.sandbox.conditions import why_clock_must_run
 from dataporter.tools.verify.causes import cause_of_problem, find_cause
 from dataporter.tools.verify.comparison import Samples, samples_of
-from dataporter.tools.verify.interruptions import (
-    Interruption,
-    Skipped,
-    Variations,
-    plan_interruptions,
-)
+from dataporter.tools.verify.interruptions import Interruption, Variations, plan_interruptions
 from dataporter.tools.verify.reference import run_uninterrupted
 from dataporter.tools.verify.report import Cause, Check, Report
 from dataporter.tools.verify.runs import Run, RunResult, run_in
@@ -137,7 +132,7 @@ class _Verification:
         self._checks_left = 0
         self.has_compared = False  # a resume, or found a difference
 
-    def plan(self, variations: Variations, chance: random.Random) -> list[Interruption | Skipped]:
+    def plan(self, variations: Variations, chance: random.Random) -> list[Interruption | Check]:
         """List the checks."""
         planned = plan_interruptions(
             self._reference.facts,
@@ -151,11 +146,11 @@ class _Verification:
         self._checks_left = len(found)
         return found
 
-    def check(self, planned: Interruption | Skipped) -> Check:
-        """Try one interruption, or say why not."""
+    def check(self, planned: Interruption | Check) -> Check:
+        """Try one interruption, unless it is skipped."""
         self._checks_left -= 1
-        if isinstance(planned, Skipped):
-            return Check(name=planned.name, outcome="skipped", words=planned.reason)
+        if isinstance(planned, Check):
+            return planned
         try:
             check = self._try(planned)
         except NotRunError as error:
