@@ -7,19 +7,8 @@ import signal
 import sys
 
 from dataporter.engine.libc import libc
-from dataporter.errors import UnsupportedSystemError
 
 _PR_SET_PDEATHSIG = 1
-
-
-def check_fork(what: str) -> None:
-    """Raise on a system whose processes cannot fork, such as Windows."""
-    if not hasattr(os, "fork"):
-        msg = (
-            f"{what} needs processes that fork, and this system ({sys.platform}) has none. Run it "
-            "on Linux."
-        )
-        raise UnsupportedSystemError(msg)
 
 
 def die_with(parent: int) -> None:

@@ -18,9 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import psutil
+from dataporter.engine.child_processes import die_with
+from dataporter.tools.sandbox.processes import check_fork
 
-from dataporter.engine.child_processes import check_fork, die_with
+if hasattr(os, "fork"):  # else no child is ever started
+    import psutil
 
 _MOMENT = 3.0  # seconds
 _PARENT = "DATAPORTER_PARENT"  # a variable with its process id

@@ -35,17 +35,23 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 
 from dataporter.engine.child_processes import die_with
-
-try:
-    import psutil
-except ModuleNotFoundError:  # the proof itself needs no extra
-    psutil = None  # type: ignore[assignment]
+from dataporter.errors import UnsupportedSystemError
 
 _IDLE_SECONDS = 60
 
 # The work of a forked process, called with the channel to whoever asked for it and with whatever
 # the process above it shares with its forks.
 Task: TypeAlias = "Callable[[Connection, Any], None]"
+
+
+def check_fork(what: str) -> None:
+    """Raise on a system whose processes cannot fork, such as Windows."""
+    if not hasattr(os, "fork"):
+        msg = (
+            f"{what} needs processes that fork, and this system ({sys.platform}) has none. Run it "
+            "on Linux."
+        )
+        raise UnsupportedSystemError(msg)
 
 
 class ProcessEndedError(Exception):
@@ -129,6 +135,7 @@ def serve(
     continue the sequence, as they do with the other two.
     """
     gc.freeze()  # so that no collection in a fork copies the memory that all of them share
+    _psutil()  # so that no fork has to import it
     parent = os.getpid()
     while True:
         try:
@@ -169,7 +176,7 @@ def _be_fork(
     try:
         os.setsid()
         die_with(parent)
-        # OpenBLAS ends its threads before a fork, so any others are likely to be OpenMP's.
+        # OpenBLAS has ended its threads at the fork, so any others are likely to be OpenMP's.
         if _has_more_threads(getppid(), threads):
             torch.set_num_threads(1)
         channel.send(getpid())
@@ -183,8 +190,18 @@ def _be_fork(
 
 
 def _has_more_threads(pid: int, count: int) -> bool:
-    """Whether a process has more threads than `count`, or nobody can tell."""
+    """Tell whether a process has more than `count` threads, or nobody can tell."""
+    psutil = _psutil()
     return psutil is None or psutil.Process(pid).num_threads() > count
+
+
+def _psutil() -> Any:
+    """Return psutil; None without its extra, which the proof itself does not need."""
+    try:
+        import psutil  # noqa: PLC0415  see above
+    except ModuleNotFoundError:
+        return None
+    return psutil
 
 
 class Interpreters:

@@ -10,7 +10,6 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any, TypeVar
 
-from dataporter.engine.child_processes import check_fork
 from dataporter.errors import FactoryError
 from dataporter.tools.sandbox.conditions import USUAL, Conditions
 from dataporter.tools.sandbox.factories import Factory, check_name, pickled
@@ -20,6 +19,7 @@ from dataporter.tools.sandbox.processes import (
     Process,
     ProcessEndedError,
     TimeUpError,
+    check_fork,
     fork_here,
     fresh_interpreters,
 )

@@ -39,7 +39,7 @@ class Interruption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variations:
+class ResumeValues:
     """Values to resume with; None for some that suit the loader."""
 
     workers: Sequence[int] | None = None
@@ -51,7 +51,7 @@ class Variations:
 def plan_interruptions(
     facts: LoaderFacts,
     epochs: Sequence[int],
-    variations: Variations,
+    values: ResumeValues,
     chance: random.Random,
     *,
     why_not_importable: str,
@@ -61,7 +61,7 @@ def plan_interruptions(
 
     An interruption that is impossible for this loader is a check that is skipped.
     """
-    points = _Points(epochs, variations.points, chance)
+    points = _Points(epochs, values.points, chance)
     # New interpreters take seconds to start, so checks that need none come in between.
     if why_not_importable:
         reason = f"another process cannot import this factory: {why_not_importable}"
@@ -73,13 +73,13 @@ def plan_interruptions(
         yield _skipped(name, why_clock_must_run)
     else:  # in one process, since spawned workers have a clock of their own
         yield Interruption(name=name, start=0, legs=(Leg(options=_INLINE),), at_another_time=True)
-    yield from _with_workers(facts, points, variations.workers)
+    yield from _with_workers(facts, points, values.workers)
     yield from _with_killed_workers(facts, points)
     if not why_not_importable:
         yield Interruption(name=f"{_after(1)}, in a new interpreter", start=1, interpreter=2)
     yield from _in_one_process(facts, points)
-    yield from _with_batch_sizes(facts, points, variations.batch_sizes)
-    yield from _with_world_sizes(facts, points, variations.world_sizes)
+    yield from _with_batch_sizes(facts, points, values.batch_sizes)
+    yield from _with_world_sizes(facts, points, values.world_sizes)
     if not why_not_importable:
         yield Interruption(name="the same run in one more interpreter", start=0, interpreter=3)
 

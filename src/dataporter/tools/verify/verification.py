@@ -15,7 +15,7 @@ from dataporter.tools.sandbox import USUAL, Conditions, ProcessEndedError, Sandb
 from dataporter.tools.sandbox.conditions import why_clock_must_run
 from dataporter.tools.verify.causes import cause_of_problem, find_cause
 from dataporter.tools.verify.comparison import Samples, samples_of
-from dataporter.tools.verify.interruptions import Interruption, Variations, plan_interruptions
+from dataporter.tools.verify.interruptions import Interruption, ResumeValues, plan_interruptions
 from dataporter.tools.verify.reference import run_uninterrupted
 from dataporter.tools.verify.report import Cause, Check, Report
 from dataporter.tools.verify.runs import Run, RunResult, run_in
@@ -87,7 +87,7 @@ def verify(
     check_int("batches", batches, least=_FEWEST)
     check_number("seconds", seconds, above=0)
     check_int("points", points, least=0)
-    variations = Variations(
+    values = ResumeValues(
         workers=_checked("workers", workers, 0),
         batch_sizes=_checked("batch_sizes", batch_sizes, 1),
         world_sizes=_checked("world_sizes", world_sizes, 1),
@@ -100,7 +100,7 @@ def verify(
         if on_start is not None:
             on_start(verification.report())
         checks = []
-        for planned in verification.plan(variations, random.Random(seed)):
+        for planned in verification.plan(values, random.Random(seed)):
             checks.append(check := verification.check(planned))
             if on_check is not None:
                 on_check(check)
@@ -132,12 +132,12 @@ class _Verification:
         self._checks_left = 0
         self.has_compared = False  # a resume, or found a difference
 
-    def plan(self, variations: Variations, chance: random.Random) -> list[Interruption | Check]:
+    def plan(self, values: ResumeValues, chance: random.Random) -> list[Interruption | Check]:
         """List the checks."""
         planned = plan_interruptions(
             self._reference.facts,
             self._reference.epochs,
-            variations,
+            values,
             chance,
             why_not_importable=self._sandbox.why_not_importable,
             why_clock_must_run=why_clock_must_run(),
