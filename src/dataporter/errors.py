@@ -47,6 +47,9 @@ A message says what is wrong, the value found, the value expected and what to do
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class DataPorterError(Exception):
     """Base of every error that dataporter raises on purpose."""
@@ -97,7 +100,15 @@ class StateVersionError(StateError):
 
 
 class StateMismatchError(StateError):
-    """The state is sound, but continuing it here would change the data."""
+    """The state is sound, but continuing it here would change the data.
+
+    `mismatches` has one item for each difference, whose `field` is the name of the state's entry.
+    It is empty if the message alone describes the difference.
+    """
+
+    def __init__(self, *args: object, mismatches: Iterable[Any] = ()) -> None:
+        super().__init__(*args)
+        self.mismatches = tuple(mismatches)
 
 
 class StateMissingError(StateError, KeyError):

@@ -1,4 +1,6 @@
-"""Proof, on a user's own loader, that it resumes exactly; for tests and for the command line.
+"""Proof that a user's own loader resumes exactly; for tests and for the command line.
+
+The proof needs no extra. The run at another time, and the clock as a cause, need the `cli` extra.
 
 from dataporter.testing import assert_resumes_exactly
 

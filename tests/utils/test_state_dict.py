@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 
 import pytest
 import torch
@@ -104,6 +105,8 @@ def test_every_mismatch_is_named_at_once():
         make(11, seed=2, shuffle=False).load_state_dict(GOOD)
     for name in ("num_samples", "shuffle", "seed"):
         assert f"{name} changed" in str(raised.value)
+    for error in (raised.value, pickle.loads(pickle.dumps(raised.value))):
+        assert [each.field for each in error.mismatches] == ["num_samples", "shuffle", "seed"]
 
 
 def test_a_shrunken_dataset_is_refused_or_continued_with_a_warning():

@@ -287,6 +287,7 @@ def _shown(value: object) -> str:
 class Mismatch(NamedTuple):
     """A difference between a state and a loader: both values, and a remedy."""
 
+    field: str  # the state's entry
     found: str
     remedy: str
     may_pass: bool = True  # whether strict=False is worth a word
@@ -311,12 +312,14 @@ def mismatches(saved: Identity, present: Identity, *, world_may_change: bool) ->
     """
     if saved.num_samples != present.num_samples:
         yield Mismatch(
+            "num_samples",
             f"num_samples changed: the state was saved over {_samples(saved)}, "
             f"this dataset has {_samples(present)}.",
             "Resume with the same data.",
         )
     elif is_other_data(saved.fingerprint, present.fingerprint):
         yield Mismatch(
+            "fingerprint",
             f"fingerprint changed: the state was saved over data {saved.fingerprint!r}, this "
             f"dataset is {present.fingerprint!r}.",
             "Resume with the same data; if its values are meant to change, give the dataset a "
@@ -324,24 +327,28 @@ def mismatches(saved: Identity, present: Identity, *, world_may_change: bool) ->
         )
     if saved.shuffle != present.shuffle:
         yield Mismatch(
+            "shuffle",
             f"shuffle changed: the state was saved with shuffle={saved.shuffle}, this loader has "
             f"shuffle={present.shuffle}.",
             f"Build it with shuffle={saved.shuffle}.",
         )
     elif saved.order != present.order:
         yield Mismatch(
+            "order",
             f"order changed: the state was saved with the order {saved.order!r}, this loader has "
             f"{present.order!r}.",
             "Build it with the same sampler and weights.",
         )
     if saved.seed != present.seed:
         yield Mismatch(
+            "seed",
             f"seed changed: the state was saved with seed={saved.seed}, this loader has "
             f"seed={present.seed}.",
             f"Build it with seed={saved.seed} or without a seed (the state's is taken then).",
         )
     if saved.world_size != present.world_size and not world_may_change:
         yield Mismatch(
+            "world_size",
             f"world_size changed: the state was saved on {saved.world_size} ranks, this run has "
             f"{present.world_size}, and a sampler of your own or the iterable itself shares the "
             "data among them.",

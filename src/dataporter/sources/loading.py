@@ -25,6 +25,7 @@ from dataporter.law.state import (
 from dataporter.sources.source import Resumption, Source
 
 _LANES_UNREAD = Mismatch(
+    "lanes",
     "the state has lanes, of an iterable or a dataset with a state; this dataset is read by index "
     "and has none.",
     "Resume with the dataset that it was saved with.",
@@ -53,7 +54,8 @@ def resumption(
         found.append(_LANES_UNREAD)
         progress = replace(progress, lanes=None)
     if found and strict:
-        raise StateMismatchError("\n".join(each.as_error(progress) for each in found))
+        msg = "\n".join(each.as_error(progress) for each in found)
+        raise StateMismatchError(msg, mismatches=found)
     for each in found:
         warnings.warn(each.as_warning(progress), StateMismatchWarning, stacklevel=3)
     progress, length = source.admit(progress, saved, same_data=not found, strict=strict)

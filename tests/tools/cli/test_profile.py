@@ -102,7 +102,7 @@ def test_tuning_ends_with_what_to_do():
 def test_a_torch_loader_is_profiled_as_far_as_it_can_be_seen():
     result = run("profiled_loaders:torchs", "--batches", 6, "--step-ms", 1)
     assert result.exit_code == 0
-    assert "Of torch's DataLoader only waits and steps can be seen" in result.stdout
+    assert "Of torch's DataLoader only waits and steps are visible" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from watching import environment, until
 
 from dataporter.tools import cli
 from dataporter.tools.cli.main import run
-from dataporter.tools.verify.processes import nurseries
+from dataporter.tools.sandbox.processes import fresh_interpreters
 
 SHOP = """
 import os, sys, time
@@ -200,10 +200,10 @@ BAD = {
     "shop.data:make_trouble": "the factory failed: LookupError: no folder 'photos'",
     "shop.data:make_exit": "the factory failed: SystemExit: 3",
     "shop.data:make_end": "ended while the factory ran",
-    "shop.data:make_from": "called without arguments.*folder",
+    "shop.data:make_from": r"make_from\(\) must work without arguments, but it requires 'folder'",
     "shop.data:make_broken": "the loader failed: .*",
     "shop.data:make_empty": "delivered no batch",
-    "shop.data:number": "cannot be called, it is of type int",
+    "shop.data:number": "cannot be called: its type is int",
     "shop.data:make_lodaer": "has no 'make_lodaer'. Did you mean 'make_loader'",
     "shop.dat:make_loader": "no module 'shop.dat'",
     "stop.data:make_loader": "no module 'stop'",
@@ -363,7 +363,7 @@ def test_a_terminal_has_colours_and_whole_lines_and_ctrl_c_leaves_nothing_behind
         variables = {"DATAPORTER_TEST_MARK": mark, "COLUMNS": "80", "TERM": "xterm-256color"}
         os.execve(sys.executable, command, {**environment(), **ONE_HASH, **variables})  # noqa: S606
     shown = read_until(terminal, b"exact  ")
-    assert len(marked(mark)) >= 3  # itself, nurseries, hosts
+    assert len(marked(mark)) >= 3  # itself, interpreters, hosts
     os.write(terminal, b"\x03")
     shown += read_until(terminal, b"never")
     os.close(terminal)
@@ -388,9 +388,11 @@ def test_a_kill_leaves_no_process(shop):
     until(lambda: not marked(mark))
 
 
-def test_a_nursery_that_has_left_is_started_again_and_debug_shows_what_is_printed(shop, capfd):
+def test_an_interpreter_that_has_ended_is_started_again_and_debug_shows_what_is_printed(
+    shop, capfd
+):
     assert verified(capfd, "shop.data:make_loader", *QUICK)[0] == 0
-    for process, _ in nurseries._started.values():
+    for process, _ in fresh_interpreters._started.values():
         process.kill()
         process.wait()
     status, out, err = verified(capfd, "shop.data:make_noisy", *QUICK, "--debug")

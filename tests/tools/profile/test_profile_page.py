@@ -146,5 +146,5 @@ def test_the_verdict_and_each_advice_are_on_the_page():
     assert profile.verdict.words in page
     for advice in profile.verdict.advice:
         assert f"<b>{advice.change}</b>" in page
-    assert "had no core for it" in page
+    assert "waiting for a CPU core" in page
     assert "num_workers=5, engine=&quot;threads&quot;, prefetch_factor=8" in page

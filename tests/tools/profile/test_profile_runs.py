@@ -103,8 +103,8 @@ def test_settings_that_the_loader_refuses_are_told_with_its_reason():
         ("not_new", "a loader that it had not made"),
         ("failing", "the factory failed: RuntimeError: no such disk"),
         ("crashing", "the process ended while the factory ran"),
-        ("number", "cannot be called, it is of type int"),
-        ("choosy", "called without arguments"),
+        ("number", "cannot be called: its type is int"),
+        ("choosy", "must work without arguments"),
         ("slaw", "Did you mean 'slow'"),
     ],
 )

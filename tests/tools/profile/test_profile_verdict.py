@@ -37,8 +37,8 @@ def test_waiting_a_twentieth_of_the_time_is_where_a_loader_is_too_slow():
 def test_too_few_workers_are_counted_by_what_a_batch_costs():
     advice = only("num_workers", stages=[("fetch", 90)], step=20, num_workers=2, cores=8)
     assert advice.change == "num_workers=6"  # 1.15 * 90 / 20, rounded up
-    assert "90.0 ms of a worker" in advice.why
-    assert "a step 20.0 ms" in advice.why
+    assert "a batch takes a worker 90.0 ms" in advice.why
+    assert "a step takes 20.0 ms" in advice.why
 
 
 def test_without_workers_some_are_advised():

@@ -58,13 +58,13 @@ def test_as_many_workers_as_keep_up_are_found_and_no_more():
 def test_a_loader_that_is_as_good_as_it_gets_is_left_as_it_is():
     tuning = Model(cost=30).search(now=2)
     assert tuning.best.settings == tuning.now.settings
-    assert tuning.words.startswith("Leave it as it is")
+    assert tuning.words.startswith("Keep the settings")
 
 
 def test_of_equals_the_one_with_fewer_workers_is_best():
     tuning = Model(cost=10).search(now=8)
     assert tuning.best.settings.num_workers == 1
-    assert "as fast, with less, as now" in tuning.words
+    assert "cheaper and as fast as now" in tuning.words
 
 
 def test_the_best_and_what_there_is_are_measured_again_by_turns():
@@ -100,7 +100,7 @@ def test_one_trial_that_was_held_up_does_not_end_the_search():
 def test_time_is_kept_for_measuring_again():
     tuning = Model(cost=300, cpu=0.05).search(now=1, tries=10)
     assert tuning.stopped
-    assert "The time was up before all was tried" in tuning.words
+    assert "The time was up before all settings were tried" in tuning.words
     assert len(tuning.best.rates) > 1
     assert len(tuning.now.rates) > 1
 

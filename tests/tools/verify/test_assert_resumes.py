@@ -11,11 +11,11 @@ import torch
 
 from dataporter import FactoryError, NotExactError, OptionError, OptionTypeError
 from dataporter.stateful_dataloader import StatefulDataLoader
-from dataporter.tools.verify import assert_resumes_exactly, laboratory, verify
-from dataporter.tools.verify.laboratory import Laboratory
-from dataporter.tools.verify.looking import changes, keeping, look
-from dataporter.tools.verify.playing import Play
-from dataporter.tools.verify.remaking import made_by
+from dataporter.tools.sandbox import Sandbox, sandbox
+from dataporter.tools.verify import assert_resumes_exactly, verify
+from dataporter.tools.verify.facts import make_verifiable
+from dataporter.tools.verify.object_changes import changes, keep, look
+from dataporter.tools.verify.runs import Run, run_in
 
 QUICK = {"batches": 4, "points": 0, "workers": (1,), "batch_sizes": (), "world_sizes": ()}
 
@@ -39,7 +39,7 @@ def test_the_failure_of_one_that_does_not_is_an_assertion_that_reads_well():
     ]
     text = " ".join(str(failed.value).split())
     assert re.search(r"DIFFERS the same run in a new interpreter: epoch 0, batch 1", text)
-    assert "Likely cause: it draws from a generator of its own: OwnGenerator.rng" in text
+    assert "Likely cause: the dataset draws from a generator of its own: OwnGenerator.rng" in text
     assert max(map(len, lines)) <= 80
     # pytest shows the line of the test, not ours.
     assert not failed.traceback[-1].frame.code.path.name.startswith("test_")
@@ -70,10 +70,10 @@ def test_impossible_options_are_refused_before_anything_runs(options, error, wor
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        (7, "cannot be called, it is of type int"),
+        (7, "cannot be called: its type is int"),
         (lambda: None, "returned None"),
-        (lambda: torch.utils.data.DataLoader([1]), "Make it a dataporter.ResumableDataLoader"),
-        (lambda path: None, "called without arguments"),
+        (lambda: torch.utils.data.DataLoader([1]), "Use a dataporter.ResumableDataLoader"),
+        (lambda path: None, "must work without arguments, but it requires 'path'"),
         ("nowhere:make_loader", "no module 'nowhere'"),
     ],
 )
@@ -89,7 +89,7 @@ def test_what_makes_no_loader_is_refused(factory, words):
 def hurry(monkeypatch):
     """Make the time up when called."""
     ahead = [0.0]
-    monkeypatch.setattr(laboratory, "monotonic", lambda: time.monotonic() + ahead[0])
+    monkeypatch.setattr(sandbox, "monotonic", lambda: time.monotonic() + ahead[0])
     return lambda _: ahead.__setitem__(0, 1e6)
 
 
@@ -126,10 +126,10 @@ def test_a_loader_of_one_batch_has_nothing_to_resume():
 
 
 def test_a_run_whose_time_is_up_ends_after_the_batch_in_hand():
-    with contextlib.closing(Laboratory(planted.make_clean("tensors"), seconds=60)) as here:
-        _, played = here.play(Play(batches=5, seconds=0))
-    assert played.out_of_time
-    assert len(played.delivered) == 1
+    with contextlib.closing(Sandbox(planted.make_clean("tensors"), Run, seconds=60)) as here:
+        _, result = run_in(here, Run(batches=5, seconds=0))
+    assert result.out_of_time
+    assert len(result.delivered) == 1
 
 
 # What is left out, and how things are called
@@ -153,7 +153,7 @@ def test_a_loader_is_made_with_other_options_whatever_its_class():
     def make():
         return StatefulDataLoader([1, 2, 3], 2, num_workers=2, persistent_workers=True)
 
-    loader, facts = made_by(make, {"num_workers": 0, "batch_size": 3})
+    loader, facts = make_verifiable(make, {"num_workers": 0, "batch_size": 3})
     assert [batch.tolist() for batch in loader] == [[1, 2, 3]]
     assert (facts.loader, facts.num_workers, facts.batch_size) == ("StatefulDataLoader", 0, 3)
     assert facts.shares_nothing
@@ -163,7 +163,7 @@ def test_a_loader_is_made_with_other_options_whatever_its_class():
 def test_a_loader_that_was_made_before_is_refused():
     kept = planted.clean("tensors")
     with pytest.raises(FactoryError, match="had not made"):
-        made_by(lambda: kept, {})
+        make_verifiable(lambda: kept, {})
 
 
 # Looking for what changes
@@ -177,7 +177,7 @@ def test_everything_that_fetching_changes_is_seen_and_can_be_put_back():
 
     dataset = planted.wrong("CountsBesides").dataset
     roots = {"dataset": dataset, "collate_fn": collate}
-    before, put_back = look(roots), keeping(roots, "dataset.kept")
+    before, put_back = look(roots), keep(roots, "dataset.kept")
     dataset[3]
     collate([])
     planted.MODULES.random()

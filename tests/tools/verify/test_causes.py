@@ -8,20 +8,20 @@ import planted_table
 import pytest
 from planted import loader
 
+from dataporter.tools.sandbox import Conditions, Sandbox
 from dataporter.tools.verify import verify
 from dataporter.tools.verify.causes import find_cause
-from dataporter.tools.verify.laboratory import Laboratory, Where
-from dataporter.tools.verify.looking import changes, keeping, look
-from dataporter.tools.verify.playing import Play
+from dataporter.tools.verify.object_changes import changes, keep, look
+from dataporter.tools.verify.runs import Run, run_in
 
 QUICK = {"batches": 6, "points": 0, "workers": (), "batch_sizes": (), "world_sizes": ()}
 
 
 def cause_in(factory):
     """What is named as the cause, of batches of which it is known that they differ."""
-    with contextlib.closing(Laboratory(factory, seconds=300)) as laboratory:
-        facts, played = laboratory.play(Play(batches=3))
-        return find_cause(laboratory, facts, played.states[0], 3)
+    with contextlib.closing(Sandbox(factory, Run, seconds=300)) as sandbox:
+        facts, result = run_in(sandbox, Run(batches=3))
+        return find_cause(sandbox, facts, result.states[0], 3)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_what_cannot_be_read_at_another_time_is_not_taken_for_a_difference():
 
 
 def test_what_measures_how_long_it_takes_does_not_differ_at_another_time():
-    with contextlib.closing(Laboratory(planted_causes.make("Timed"), seconds=300)) as laboratory:
+    with contextlib.closing(Sandbox(planted_causes.make("Timed"), Run, seconds=300)) as sandbox:
         runs = [
-            laboratory.play(Play(batches=3), where)[1]
-            for where in (Where(0), Where(0, "another time"))
+            run_in(sandbox, Run(batches=3), conditions)[1]
+            for conditions in (Conditions(), Conditions(clock="long ago"))
         ]
     assert runs[1].problem is None
     assert runs[0].delivered == runs[1].delivered
@@ -95,7 +95,7 @@ def test_what_measures_how_long_it_takes_does_not_differ_at_another_time():
 def test_a_counter_in_slots_is_seen_and_put_back():
     dataset = planted_causes.Slotted()
     roots = {"dataset": dataset}
-    before, put_back = look(roots), keeping(roots, "dataset.calls")
+    before, put_back = look(roots), keep(roots, "dataset.calls")
     dataset[0]
     (change,) = changes(before, look(roots))
     assert change.path == "dataset.calls"

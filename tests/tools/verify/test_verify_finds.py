@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from dataporter import ResumableDataLoader
-from dataporter.tools.verify import laboratory, verify
+from dataporter.tools.sandbox.sandbox import HASH_SEEDS
+from dataporter.tools.verify import verify
 
 QUICK = {"batches": 12, "points": 0, "workers": (2,), "fail_fast": True}
 
@@ -22,7 +23,7 @@ DEFECTS = {
     "ModulesGenerator": ("generator", "planted.MODULES, Python's Random"),
     "Clock": ("clock", "depends on the time (in the samples of Clock)"),
     "late": ("clock", "in the samples of LateClock"),
-    "ProcessId": ("process", "depends on the id of the process"),
+    "ProcessId": ("process", "depends on the process id"),
     "CallCounter": ("call order", "CallCounter.calls"),
     "ClassCounter": ("call order", "ClassCounter.calls"),
     "InPlace": ("mutation", "InPlace.data"),
@@ -33,11 +34,11 @@ DEFECTS = {
     "OrderOfTwo": ("hash", "the order of a set"),
     "OtherLength": ("length", "another length in another process"),
     "Unseeded": ("entropy", "random numbers that nobody has seeded"),
-    "collate": ("workers", "which worker it is in (in collate_fn or converter)"),
+    "collate": ("workers", "which worker fetches it (in collate_fn or converter)"),
     "init": ("worker_init_fn", "worker_init_fn makes workers differ"),
     "seed": ("arguments", "seed changed"),
     "shuffled in place": ("mutation", "ShuffledInPlace.items"),
-    "state": ("state", "leaves something out: StateWithoutBuffer.waiting"),
+    "state": ("state", "is incomplete: it lacks StateWithoutBuffer.waiting"),
     "sampler": ("sampler", "sampler.passes"),
     "randomness": ("randomness=False", "randomness=False"),
 }
@@ -107,7 +108,7 @@ def test_interpreters_differ_in_the_order_of_common_pairs_of_strings():
         subprocess.check_output(
             [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, text=True
         )
-        for seed in laboratory._HASH_SEEDS
+        for seed in HASH_SEEDS
     ]
     for pair, *found in zip(pairs, *map(ast.literal_eval, orders), strict=True):
         assert any(order != found[0] for order in found), pair

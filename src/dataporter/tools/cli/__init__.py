@@ -10,7 +10,7 @@ def start() -> None:
     try:
         from dataporter.tools.cli.main import run  # noqa: PLC0415  typer and rich are an extra
     except ModuleNotFoundError as error:
-        if error.name not in ("rich", "typer"):
+        if error.name not in ("psutil", "rich", "typer"):
             raise
         words = 'pip install "torch-dataporter[cli]"'
         sys.stderr.write(f"dataporter: {error.name} is not installed. Install it: {words}.\n")

@@ -1,4 +1,4 @@
-"""`dataporter profile package.module:make_loader`: where a loader's time goes."""
+"""`dataporter profile package.module:make_loader`: show where a loader's time goes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dataporter.tools.profile.trace import trace_of
 def profile(
     context: typer.Context,
     factory: Annotated[
-        str, typer.Argument(help="package.module:function; a call of it makes a new loader.")
+        str, typer.Argument(help="package.module:function; each call makes a new loader.")
     ],
-    step_ms: Annotated[float, typer.Option(help="A simulated step, in milliseconds.")] = 20,
+    step_ms: Annotated[float, typer.Option(help="Milliseconds of a simulated step.")] = 20,
     batches: Annotated[int, typer.Option(help="Batches to measure.")] = 200,
-    seconds: Annotated[float, typer.Option(help="Time for all of it.")] = 60,
+    seconds: Annotated[float, typer.Option(help="Time limit for all runs.")] = 60,
     tune: Annotated[
         bool, typer.Option("--tune", help="Search for workers, engine and prefetch_factor.")
     ] = False,
@@ -37,12 +37,12 @@ def profile(
     trace: Annotated[Path | None, typer.Option(help="Write a trace, for ui.perfetto.dev.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
-    """Say where a loader's time goes, whether a training waits for it, and what to change.
+    """Show where a loader's time goes, whether training waits for it, and what to change.
 
-    Batches are drawn in a process of its own, each followed by a step that sleeps, as a process
-    does while its device computes. Of a torch DataLoader, only waits can be seen. With --tune,
-    other settings are tried on the loader itself as long as there is time. Exit status: 0, and 2
-    if the factory cannot be used.
+    Another process takes the batches. Each is followed by a step that sleeps, as a process does
+    while its device computes. Of a torch DataLoader, only waits are visible. With --tune, other
+    settings are tried on the loader itself as long as there is time. Exit status: 0 success, 2
+    invalid input.
     """
     for path in (html, trace):
         if path is not None:

@@ -1,4 +1,4 @@
-"""`dataporter verify package.module:make_loader`: whether a loader resumes exactly."""
+"""`dataporter verify package.module:make_loader`: prove that a loader resumes exactly."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Several = list[int]
 def verify(
     context: typer.Context,
     factory: Annotated[
-        str, typer.Argument(help="package.module:function; a call of it makes a new loader.")
+        str, typer.Argument(help="package.module:function; each call makes a new loader.")
     ],
     batches: Annotated[int, typer.Option(help="Batches of the uninterrupted run.")] = 32,
-    seconds: Annotated[float, typer.Option(help="Time for all of it.")] = 120,
-    seed: Annotated[int, typer.Option(help="Of the random interruptions.")] = 0,
-    points: Annotated[int, typer.Option(help="Random interruptions.")] = 3,
+    seconds: Annotated[float, typer.Option(help="Time limit for all runs.")] = 120,
+    seed: Annotated[int, typer.Option(help="Seed of the random interruptions.")] = 0,
+    points: Annotated[int, typer.Option(help="Number of random interruptions.")] = 3,
     workers: Annotated[
         Several | None, typer.Option(help="Worker count to resume with; may be repeated.")
     ] = None,
@@ -43,12 +43,12 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Prove on your own loader that it resumes exactly, or say why it does not.
+    """Prove that your own loader resumes exactly, or say why it does not.
 
-    The loader is interrupted at chosen and at random points and resumed in new processes, with
-    other numbers of workers, batch sizes and numbers of ranks; workers are killed. What follows
-    is compared with an uninterrupted run, bit by bit. Exit status: 0 exact, 1 not exact, 2 if the
-    factory cannot be used.
+    The loader is interrupted at chosen and at random points. It resumes in new processes, with
+    other numbers of workers, batch sizes and numbers of ranks; workers are killed. The rest is
+    compared with an uninterrupted run, bit by bit. Exit status: 0 exact, 1 not exact, 2 invalid
+    input.
     """
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as `python -m` does
     console = Console(highlight=False, soft_wrap=True)
@@ -85,7 +85,7 @@ class _Progress:
         self._differing = 0
 
     def spinner(self) -> contextlib.AbstractContextManager[object]:
-        """A sign of life, where somebody looks on."""
+        """Show a sign of life on a terminal."""
         if self._quiet or not self._console.is_terminal:
             return contextlib.nullcontext()
         return self._console.status("interrupting and resuming ...")
@@ -97,7 +97,7 @@ class _Progress:
     def note(self, check: Check) -> None:
         differs = check.outcome == "differs"
         self._differing += differs
-        # Further differences are much the same as the first.
+        # Further differences are much like the first.
         words = check.text(with_words=not differs or self._differing <= 1)
         if not self._quiet:
             self.print(words, _STYLES[check.outcome])

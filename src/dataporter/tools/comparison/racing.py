@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from dataporter.engine.child_processes import die_with_command, take_offspring_along
+from dataporter.tools.child_processes import die_with_command, take_offspring_along
 from dataporter.tools.comparison.contenders import CONTENDERS, installed
 from dataporter.tools.comparison.measure import in_turns
 from dataporter.tools.comparison.pausing import go_on, in_its_turn, offspring, stop, stoppable

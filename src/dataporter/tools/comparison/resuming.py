@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataporter.engine.child_processes import die_with_command
+from dataporter.tools.child_processes import die_with_command
 from dataporter.tools.comparison.workloads import Nothing
 
 BATCH_SIZE = 64

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from dataporter.engine.child_processes import started
 from dataporter.errors import DataPorterError, OptionError
+from dataporter.tools.child_processes import started
 from dataporter.tools.comparison.contenders import installed
 from dataporter.tools.comparison.racing import Race
 from dataporter.tools.comparison.report import Comparison

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from dataporter.engine.child_processes import kill, started
 from dataporter.errors import DataPorterError
+from dataporter.tools.child_processes import kill, started
 from dataporter.tools.demo.steps import Step, count_steps, read_steps
 from dataporter.tools.demo.training import STEPS_PER_CHECKPOINT, Run
 

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dataporter.engine.child_processes import die_with_command
 from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.tools.child_processes import die_with_command
 from dataporter.tools.demo.drawings import Drawings, network
 from dataporter.tools.demo.steps import log_of
 

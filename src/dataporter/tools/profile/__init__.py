@@ -1,6 +1,6 @@
 """Where a loader's time goes, whether a training would wait for it, and what to change.
 
-profile ──▶ laboratory: a process of its own ──▶ measuring: batches, steps, stamps
+runs ──▶ sandbox: a process of its own ──▶ measuring: batches, steps, stamps
                                                       │
   report, page, trace ◀── verdict, tuning ◀── figures ◀┘
 """

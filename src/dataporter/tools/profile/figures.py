@@ -1,4 +1,4 @@
-"""From stamps to figures: where the time goes, by stage, by worker, and how often one waits."""
+"""Figures of a measurement: where the time goes, by stage and by worker, and how long waits are."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataporter.fetch.timing import STAGES, Handed, Made
 from dataporter.tools.profile.measuring import Measured, Step
 from dataporter.tools.profile.slow_samples import Slow
 
-_LONG_ENOUGH = 4  # times the makers, for a pass to do without its beginning
+_LONG_PASS = 4  # times the workers; the beginning of a shorter pass is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How long something takes, in seconds."""
+    """The distribution of a duration, in seconds."""
 
     mean: float
     p50: float
@@ -28,27 +28,27 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFigures:
-    """What one worker did."""
+    """The work of one worker."""
 
-    worker: int  # CONSUMER where batches are made by who asks for them
+    worker: int  # CONSUMER for batches that the consumer makes itself
     batches: int
     busy: float  # share of the time
-    batch: Spread  # all that it does for one
+    batch: Spread  # all stages together
     stages: dict[str, float]  # mean seconds for a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a run of a loader comes to. Where nothing was seen of its workers, those are empty.
+    """The figures of a run. Those of workers are empty if nothing was seen of them.
 
-    Waits and rates are those of a run that goes on and on: the first batches of a pass, in which
-    workers start up, are left out; `first` says how long the very first takes.
+    Waits and rates are those of a long run: the first batches of a pass, in which workers start
+    up, are left out. `first` is the wait for the very first.
     """
 
     batches: int
     passes: int
     seconds: float
-    step: float  # seconds that were asked for
+    step: float  # simulated seconds
     waiting: float  # share of the time
     batches_per_second: float
     samples_per_batch: float | None
@@ -56,32 +56,32 @@ class Figures:
     bytes_by_dtype: dict[str, float]  # share of them
     first: float  # mean seconds until the first batch of a pass
     wait: Spread
-    stages: dict[str, Spread]  # what is done for a batch, by who makes it
-    take: Spread | None  # what its consumer does, to get what a process has made
-    making: float | None  # mean seconds of a maker for a batch
-    computing: float | None  # share of that in which it computes, or would if a core were free
-    queued: float | None  # share of that in which no core was free for it
+    stages: dict[str, Spread]  # of making a batch
+    take: Spread | None  # reading a batch from shared memory, by the consumer
+    making: float | None  # mean seconds of a worker for a batch
+    computing: float | None  # share of that in which it computes, or waits for a core
+    queued: float | None  # share of that in which it waits for a core
     workers: tuple[WorkerFigures, ...]
-    ready: dict[int, float]  # how many batches were there when asked: share of the asking
-    sample: float | None  # seconds of the usual sample, where samples were timed one by one
-    slowest: tuple[Slow, ...]  # samples that are far slower than most, each time
-    draws: bool  # whether samples are fetched one by one, since they draw random numbers
+    ready: dict[int, float]  # batches ready when the next is requested: share of the requests
+    sample: float | None  # seconds of the usual sample, if samples were timed one by one
+    slowest: tuple[Slow, ...]  # samples that are far slower than most at each fetch
+    draws: bool  # whether samples draw random numbers, and so are fetched one by one
 
     @property
     def bytes_per_second(self) -> float:
-        """Bytes of tensors and arrays that are delivered."""
+        """Bytes of tensors and arrays, delivered per second."""
         return self.bytes_per_batch * self.batches_per_second
 
     @property
     def samples_per_second(self) -> float | None:
-        """Samples that are delivered, where their number is known."""
+        """Samples delivered per second; None if their number is unknown."""
         if self.samples_per_batch is None:
             return None
         return self.samples_per_batch * self.batches_per_second
 
 
 def figures_of(measured: Measured) -> Figures:
-    """Work out all figures; there must be a step at least."""
+    """Compute all figures of a measurement with at least one step."""
     steps = measured.steps
     steady = _steady(steps, measured.subject.makers)
     waits = [(step.got - step.asked) / 1e9 for step in steady]
@@ -125,11 +125,11 @@ def figures_of(measured: Measured) -> Figures:
 
 
 def _steady(steps: Sequence[Step], makers: int) -> Sequence[Step]:
-    """The steps that speak for a long run: not those of a pass before all makers are in step."""
+    """Leave out the first steps of each pass, in which workers start up."""
     starts = [number for number, step in enumerate(steps) if step.is_first]
     steady: list[Step] = []
     for start, end in zip(starts, [*starts[1:], len(steps)], strict=True):
-        unsteady = makers + 1 if end - start > _LONG_ENOUGH * (makers + 1) else 1
+        unsteady = makers + 1 if end - start > _LONG_PASS * (makers + 1) else 1
         steady += steps[start + unsteady : end]
     return steady or steps
 
@@ -175,7 +175,7 @@ def _by_worker(made: Sequence[Made]) -> Iterable[WorkerFigures]:
 
 
 def _share(made: Sequence[Made], of: Callable[[Made], int]) -> float | None:
-    """What share of the making some of it was, of the batches where that is known."""
+    """Return a share of the time for a batch, over batches whose CPU time is known."""
     known = [batch for batch in made if batch.cpu is not None]
     spent = sum(batch.spans[-1][2] - batch.spans[0][1] for batch in known)
     return min(sum(map(of, known)) / spent, 1.0) if spent else None

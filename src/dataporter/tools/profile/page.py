@@ -15,7 +15,7 @@ from dataporter.tools.profile.report import (
 )
 from dataporter.tools.profile.timeline import stacked, timeline, waits_picture
 from dataporter.tools.profile.tuning import Tuning
-from dataporter.tools.profile.words import duration, percent, rate, size
+from dataporter.tools.profile.units import duration, percent, rate, size
 
 _STYLE = """
 body { overflow-wrap: anywhere; }

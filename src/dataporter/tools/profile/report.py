@@ -1,41 +1,39 @@
-"""A profile as it is read: text in 80 columns, or builtins for JSON."""
+"""A profile as text of 80 columns, and as builtins for JSON."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dataporter.fetch.timing import CONSUMER
-from dataporter.law.explanation import WIDTH
 from dataporter.tools.profile.figures import Figures, Spread, WorkerFigures
 from dataporter.tools.profile.measuring import Measured
 from dataporter.tools.profile.tuning import Trial, Tuning
+from dataporter.tools.profile.units import duration, percent, rate, size
 from dataporter.tools.profile.verdict import LACKS_CORES, Verdict
-from dataporter.tools.profile.words import duration, percent, rate, size
+from dataporter.tools.wrapping import wrapped
 
 _SHOWN_WORKERS = 16
-_SHOWN_STAGES = 4  # that fit beside what else is said of a worker
-_BAR = 40  # columns of a bar that is all
-_MOST_READY = 8  # batches; that many and more are one row
+_SHOWN_STAGES = 4  # that fit into a row of a worker
+_BAR = 40  # columns of a full bar
+_MOST_READY = 8  # batches; more of them share a row
 
-# What stages are, for those who do not know the words.
 MEANING = {
-    "fetch": "samples are read from the dataset",
-    "collate": "a batch is made of them",
-    "convert": "its dtypes are changed",
-    "state": "where the lane stands is written down",
-    "write": "transport: what is not there yet goes into shared memory",
-    "pin": "transport: it is copied into page-locked memory",
-    "take": "transport: the consumer finds it in shared memory",
-    "wait": "the consumer waits for it, all in all",
+    "fetch": "reading samples from the dataset",
+    "collate": "making a batch of samples",
+    "convert": "changing dtypes",
+    "state": "saving the lane's state",
+    "write": "transport: copying the rest into shared memory",
+    "pin": "transport: copying into page-locked memory",
+    "take": "transport: reading from shared memory, by the consumer",
+    "wait": "all waiting of the consumer",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What was measured, what it comes to, and what follows; `str()` of it is to be read."""
+    """A measurement with its figures and verdict; `str(profile)` is meant to be read."""
 
     measured: Measured
     figures: Figures
@@ -43,32 +41,26 @@ class Profile:
     tuning: Tuning | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as builtins, for JSON; without what was noted of each batch."""
-        figures = asdict(self.figures)
-        figures["bytes_per_second"] = self.figures.bytes_per_second
-        figures["samples_per_second"] = self.figures.samples_per_second
-        figures["workers"] = list(figures["workers"])
-        figures["ready"] = {str(ready): share for ready, share in self.figures.ready.items()}
-        figures["slowest"] = [
-            {"index": index, "seconds": spent} for index, spent in self.figures.slowest
-        ]
-        verdict = asdict(self.verdict)
+        """Return the profile as builtins, for JSON, without records of single batches."""
+        slowest = [{"index": index, "seconds": spent} for index, spent in self.figures.slowest]
+        figures = {
+            **asdict(self.figures),
+            "bytes_per_second": self.figures.bytes_per_second,
+            "samples_per_second": self.figures.samples_per_second,
+            "slowest": slowest,
+        }
         return {
             "loader": asdict(self.measured.subject),
             "step_ms": self.measured.step_seconds * 1000,
             "figures": figures,
-            "verdict": {**verdict, "advice": list(verdict["advice"])},
+            "verdict": asdict(self.verdict),
             "tuning": None if self.tuning is None else _tuning_as_dict(self.tuning),
         }
 
-    def heading(self) -> str:
-        """What was measured."""
-        return "\n".join(_wrapped(line) for line in self.heading_lines())
-
     def heading_lines(self) -> list[str]:
-        """The same, a sentence each."""
+        """Describe the loader and the measurement, in a line each."""
         figures, step = self.figures, self.measured.step_seconds
-        steps = f"steps of {duration(step)}, simulated" if step else "no steps between"
+        steps = f"simulated steps of {duration(step)}" if step else "no steps between"
         samples = figures.samples_per_second
         rates = [
             f"{rate(figures.batches_per_second)} batches/s",
@@ -82,29 +74,29 @@ class Profile:
         ]
 
     def notes(self) -> list[str]:
-        """What one should know of the figures."""
+        """List warnings about the figures."""
         queued, subject = self.figures.queued or 0.0, self.measured.subject
         notes = []
         if queued > LACKS_CORES:
             notes.append(
-                f"For {percent(queued)} of their time, those who make batches had no core for it: "
-                f"other processes were busy on the machine, or more than its {subject.cores} cores "
-                "were asked for. Alone, it would be faster."
+                f"Workers spent {percent(queued)} of their time waiting for a CPU core: other "
+                f"processes were busy, or there are more workers than the {subject.cores} cores. "
+                "On an idle machine the loader is faster."
             )
         if not subject.is_ours:
             notes.append(
-                f"Of {subject.loader} only waits and steps can be seen; make it a "
+                f"Of {subject.loader} only waits and steps are visible. Use a "
                 "dataporter.ResumableDataLoader to see what its workers do."
             )
         return notes
 
     def text(self) -> str:
-        """All but the tuning."""
+        """Return all of the profile except the tuning."""
         return "\n\n".join("\n".join(block) for block in map(list, self._blocks()) if block)
 
     def _blocks(self) -> Iterator[Iterator[str] | list[str]]:
-        yield [self.heading()]
-        yield [_wrapped(self.verdict.words), *map(_wrapped, self.notes())]
+        yield [*map(wrapped, self.heading_lines())]
+        yield [wrapped(self.verdict.words), *map(wrapped, self.notes())]
         yield self._stages()
         yield self._workers()
         yield self._ready()
@@ -117,7 +109,7 @@ class Profile:
             yield f"  {name:10}{''.join(f'{duration(each):>10}' for each in _values(spread))}"
 
     def rows(self) -> list[tuple[str, Spread]]:
-        """The stages of a batch, by who makes it and who waits for it."""
+        """Return the times of all stages of a batch, and of waits for it."""
         rows = list(self.figures.stages.items())
         if self.figures.take is not None:
             rows.append(("take", self.figures.take))
@@ -140,19 +132,19 @@ class Profile:
 
     @property
     def has_workers(self) -> bool:
-        """Whether somebody but the consumer was seen to make batches."""
+        """Whether workers were seen to make batches."""
         return any(each.worker != CONSUMER for each in self.figures.workers)
 
     def _ready(self) -> Iterator[str]:
         rows = self.ready_rows()
         if not rows:
             return
-        yield "batches that were there when one was asked for"
+        yield "batches ready when the next one is requested"
         for name, share in rows:
             yield f"  {name:>4} {percent(share):>7}  {'█' * round(share * _BAR)}".rstrip()
 
     def ready_rows(self) -> list[tuple[str, float]]:
-        """How many batches were there when one was asked for, and how often."""
+        """Return how many batches were ready when the next was requested, and how often."""
         ready = self.figures.ready
         if not ready:
             return []
@@ -167,9 +159,7 @@ class Profile:
             return
         usual = duration(self.figures.sample or 0)
         named = (f"{index} ({duration(spent)})" for index, spent in self.figures.slowest)
-        yield _wrapped(
-            f"slowest samples, by index (the usual one takes {usual}): " + ", ".join(named)
-        )
+        yield wrapped(f"slowest samples, by index (usual: {usual}): " + ", ".join(named))
 
     def _advice(self) -> Iterator[str]:
         advice = self.verdict.advice
@@ -179,11 +169,11 @@ class Profile:
             return
         yield "What to change"
         for number, each in enumerate(advice, 1):
-            yield _wrapped(f"{each.change}: {each.why}", f" {number}. ", "    ")
+            yield wrapped(f"{each.change}: {each.why}", f" {number}. ", "    ")
 
     def tuning_text(self) -> str:
-        """What the search for settings came to."""
-        return "" if self.tuning is None else _wrapped(self.tuning.words)
+        """Return the outcome of the search for settings."""
+        return "" if self.tuning is None else wrapped(self.tuning.words)
 
     def __str__(self) -> str:
         if self.tuning is None:
@@ -203,12 +193,12 @@ WORKER_COLUMNS = ("batches", "busy", "p50", "p90")
 
 
 def worker_name(worker: int) -> str:
-    """A worker as it is shown."""
+    """Return the name of a worker in tables."""
     return "consumer" if worker == CONSUMER else f"worker {worker}"
 
 
 def worker_cells(worker: WorkerFigures, stages: Sequence[str]) -> list[str]:
-    """The row of a worker in a table."""
+    """Return the row of a worker in a table."""
     return [
         str(worker.batches),
         percent(worker.busy),
@@ -222,9 +212,9 @@ TRIALS = "Tuning\n  batches/s  waiting  settings"
 
 
 def trial_line(trial: Trial) -> str:
-    """One trial, as a row under `TRIALS`."""
+    """Return a trial as a row under `TRIALS`."""
     if trial.refused:
-        return _wrapped(f"{trial.settings}: {trial.refused}", f"{'':11}refused  ", " " * 20)
+        return wrapped(f"{trial.settings}: {trial.refused}", f"{'':11}refused  ", " " * 20)
     return f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  {trial.settings}"
 
 
@@ -245,9 +235,3 @@ def _trial_as_dict(trial: Trial) -> dict[str, Any]:
         "measurements": len(trial.rates),
         "refused": trial.refused or None,
     }
-
-
-def _wrapped(text: str, first: str = "", others: str = "  ") -> str:
-    return textwrap.fill(
-        text, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
-    )

@@ -1,29 +1,26 @@
-"""`profile`: the loader measured in a process of its own, judged, and tuned if asked for."""
+"""`profile`: measure a loader in the sandbox, judge it, and tune it if asked to."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 from dataporter.arguments import check_int, check_number
-from dataporter.errors import FactoryError, add_note
+from dataporter.errors import FactoryError
 from dataporter.tools.profile.figures import Figures, figures_of
-from dataporter.tools.profile.measuring import Measured, Request, measure
+from dataporter.tools.profile.measuring import Measured, Measurement
 from dataporter.tools.profile.report import Profile
 from dataporter.tools.profile.tuning import RefusedError, Trial, search
 from dataporter.tools.profile.verdict import judge
-from dataporter.tools.verify.laboratory import Laboratory
-from dataporter.tools.verify.playing import Problem
-from dataporter.tools.verify.processes import TimeUpError
+from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
 
-_KEPT_BACK = 0.9  # of the time that is left: the rest is for what else has to be done
-_SHARE_WITH_TUNING = 0.25  # of the seconds, for the first measurement
-_SHARE_OF_A_TRIAL = 8  # trials that the time left is divided among
-_LEAST_SECONDS = 1.0  # without which a trial is not begun
+_USED = 0.9  # share of the time that is left; the rest is for starting and ending
+_SHARE_WITH_TUNING = 0.25  # of the seconds for the first measurement
+_TRIALS = 8  # that share the time left
+_LEAST_SECONDS = 1.0  # for a trial
 _LONGEST_STEP = 3.6e6  # milliseconds
 
 
@@ -40,11 +37,12 @@ def profile(
 ) -> Profile:
     """Measure where a loader's time goes, beside steps of `step_ms` milliseconds.
 
-    `make_loader` makes a new loader at each call: a function, or "package.module:function". It is
-    called in another process. Up to `batches` batches are drawn; `seconds` bound all that is done
-    there. A step sleeps, as a process does while its device computes. With `tune`, other settings
-    are tried in the time that is left. `on_profile` is told the profile before that, `on_trial`
-    each trial. What the user's code prints is dropped, unless `shows_output`.
+    `make_loader` makes a new loader at each call: a function without arguments, or
+    "package.module:function". It is called in another process. Up to `batches` batches are taken,
+    in at most `seconds`. A step sleeps, as a process does while its device computes. With `tune`,
+    other settings are tried in the time that is left. `on_profile` is called with the profile
+    before that, `on_trial` with each trial. Prints of the user's code are dropped, unless
+    `shows_output`.
 
     >>> from dataporter import ResumableDataLoader
     >>> def make_loader():
@@ -55,15 +53,15 @@ def profile(
     check_int("batches", batches, least=1)
     check_number("seconds", seconds, above=0)
     check_number("step_ms", step_ms, below=_LONGEST_STEP)
-    laboratory = Laboratory(make_loader, seconds=seconds, shows_output=shows_output, interpreters=1)
-    with contextlib.closing(laboratory):
-        runs = _Runs(laboratory, batches, seconds, step_ms / 1000)
-        share = _SHARE_WITH_TUNING if tune else _KEPT_BACK
+    sandbox = Sandbox(make_loader, Measurement, seconds=seconds, shows_output=shows_output)
+    with contextlib.closing(sandbox):
+        runs = _Runs(sandbox, batches, seconds, step_ms / 1000)
+        share = _SHARE_WITH_TUNING if tune else _USED
         measured = runs.measure({}, share * seconds, finds_slow=True)
         found = _profile_of(measured)
         if tune and not measured.subject.is_ours:
             msg = (
-                f"{measured.subject.loader} cannot be tuned from outside. Make it a "
+                f"{measured.subject.loader} cannot be tuned from outside. Use a "
                 "dataporter.ResumableDataLoader, which takes the same arguments, or leave out "
                 "--tune."
             )
@@ -76,7 +74,7 @@ def profile(
             measured.subject,
             found.figures,
             runs.try_out,
-            time_left=lambda: (laboratory.seconds_left - _LEAST_SECONDS) / seconds,
+            time_left=lambda: (sandbox.seconds_left - _LEAST_SECONDS) / seconds,
             on_trial=on_trial,
         )
         return replace(found, tuning=tuning)
@@ -91,10 +89,8 @@ def _profile_of(measured: Measured) -> Profile:
 class _Runs:
     """Measurements of one loader, until the time is up."""
 
-    def __init__(
-        self, laboratory: Laboratory, batches: int, seconds: float, step_seconds: float
-    ) -> None:
-        self._laboratory = laboratory
+    def __init__(self, sandbox: Sandbox, batches: int, seconds: float, step_seconds: float) -> None:
+        self._sandbox = sandbox
         self._batches = batches
         self._seconds = seconds
         self._step_seconds = step_seconds
@@ -102,34 +98,33 @@ class _Runs:
     def measure(
         self, options: dict[str, Any], seconds: float, *, finds_slow: bool = False
     ) -> Measured:
-        request = Request(
+        measurement = Measurement(
             options=options,
             batches=self._batches,
             seconds=seconds,
             finds_slow=finds_slow,
-            deadline=monotonic() + self._laboratory.seconds_left * _KEPT_BACK,
+            deadline=monotonic() + self._sandbox.seconds_left * _USED,
             step_seconds=self._step_seconds,
         )
         try:
-            subject, found = self._laboratory.run(functools.partial(measure, request=request))
+            subject, found = self._sandbox.run(measurement)
         except TimeUpError:
             msg = (
                 f"the loader was still busy with a batch when its {self._seconds:g} seconds were "
                 "up. Find out what it waits for, or give it more time."
             )
             raise FactoryError(msg) from None
-        problem = found if isinstance(found, Problem) else found.problem
-        if problem is not None:
-            error = FactoryError(f"the loader failed: {problem.words}")
-            add_note(error, problem.traceback)
-            raise error
+        if isinstance(found, Problem):
+            found.fail("the loader failed")
+        if found.problem is not None:
+            found.problem.fail("the loader failed")
         if not found.steps:
             msg = f"the loader over {subject.dataset} delivered no batch. Give it some data."
             raise FactoryError(msg)
-        return found  # type: ignore[no-any-return]  # as `measure` sends it
+        return found
 
     def try_out(self, options: dict[str, Any]) -> Figures:
-        seconds = self._laboratory.seconds_left / _SHARE_OF_A_TRIAL
+        seconds = self._sandbox.seconds_left / _TRIALS
         try:
             return figures_of(self.measure(options, max(seconds, _LEAST_SECONDS)))
         except FactoryError as error:

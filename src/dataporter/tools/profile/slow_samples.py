@@ -1,8 +1,8 @@
-"""Samples that are slow whenever they are fetched, not because something else ran meanwhile.
+"""Samples that are slow at each fetch, not because of something else on the machine.
 
-The longest fetches of a run are only candidates: a scheduler, another process or a cold disk makes
-any sample seem slow, another one in each run. So they are fetched again after the run, by turns
-with ordinary samples, and named if even their fastest fetch takes far longer than most of those.
+The longest fetches of a run are only suspects: a scheduler, another process or a cold disk can make
+any sample seem slow. So suspects are fetched again after the run, in turns with ordinary samples,
+and named if even their fastest fetch takes far longer than most of those.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dataporter.fetch.timing import Made
 from dataporter.resumable_dataloader import ResumableDataLoader
 
 _NAMED = 5
-_AGAIN = 3  # times that a candidate is fetched
-_MOST = 75  # percent
-_FAR_SLOWER = 5  # times what most samples take at most
-_LONG = 1e-3  # seconds, below which a sample is not worth naming
+_AGAIN = 3  # fetches of a suspect
+_MOST = 75  # percent of the samples
+_FAR_SLOWER = 5  # times the longest fetch of most samples
+_LONG = 1e-3  # seconds; a faster sample is not worth naming
 
 Slow = tuple[int | str, float]  # the index of a sample, and seconds
 
 
 def slow_samples(dataset: Any, made: Sequence[Made], deadline: float) -> tuple[Slow, ...]:
-    """Find samples that are slow again each time, slowest first, until a deadline (monotonic)."""
+    """Find samples that are slow at each fetch, slowest first, until a deadline (monotonic)."""
     least = max(_FAR_SLOWER * _most_take(made), _LONG)
     left = deadline - monotonic()
     suspects = []
@@ -53,7 +53,7 @@ def slow_samples(dataset: Any, made: Sequence[Made], deadline: float) -> tuple[S
 
 
 def longest(made: Sequence[Made]) -> list[Slow]:
-    """List the samples whose fetches took longest, each once."""
+    """List the samples with the longest fetches, each once."""
     each: dict[int | str, int] = {}
     for batch in made:
         for index, spent in batch.slowest:
@@ -63,7 +63,7 @@ def longest(made: Sequence[Made]) -> list[Slow]:
 
 
 def _most_take(made: Sequence[Made]) -> float:
-    """Seconds within which three of four samples are fetched, by batches and within them."""
+    """Return the seconds within which most samples are fetched, by batches and within them."""
     timed = [batch for batch in made if batch.usual]
     if not timed:
         return 0.0
@@ -74,7 +74,7 @@ def _most_take(made: Sequence[Made]) -> float:
 def _fetched_again(
     dataset: Any, indices: Sequence[int | str], deadline: float
 ) -> dict[int | str, list[float]]:
-    """Fetch samples several times by turns, as a loader without workers does: seconds of each."""
+    """Fetch samples several times in turns, without workers; return the seconds of each."""
     loader = ResumableDataLoader(dataset, None, sampler=[*indices] * _AGAIN)
     times: dict[int | str, list[float]] = {index: [] for index in indices}
     samples = iter(loader)
@@ -82,7 +82,7 @@ def _fetched_again(
         if monotonic() > deadline:
             break
         began = perf_counter()
-        # What only workers can read is not known to be slow; after an error comes the next one.
+        # A sample that only workers can read is skipped; after an error, the next one follows.
         with contextlib.suppress(Exception):
             next(samples)
             times[index].append(perf_counter() - began)

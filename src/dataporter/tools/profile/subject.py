@@ -1,4 +1,4 @@
-"""The loader that is profiled: what the factory makes, with other settings where it is tuned."""
+"""The loader that is profiled: made by the factory, and described for other processes."""
 
 from __future__ import annotations
 
@@ -9,39 +9,38 @@ from typing import Any
 from torch.utils.data import DataLoader, default_collate
 
 from dataporter.engine import usable_cores
-from dataporter.errors import FactoryError
 from dataporter.fetch.vectorised import gather_for
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable
-from dataporter.tools.verify.remaking import remaking
+from dataporter.tools.sandbox.loaders import make_loader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What one has to know of a loader to judge its times."""
+    """Everything about a loader that its times depend on."""
 
     loader: str
     dataset: str
     samples: int | None
     batch_size: int | None
     num_workers: int
-    adapts: bool  # whether the number of workers is found out while running
+    adapts: bool  # num_workers="auto"
     prefetch_factor: int
     in_threads: bool
-    is_ours: bool  # of a plain torch DataLoader only waits can be measured
+    is_ours: bool  # of a plain torch DataLoader, only waits are visible
     has_lanes: bool
-    lanes: int | None  # that were asked for
+    lanes: int | None  # as given
     way: str  # how samples are fetched: "gathered", "__getitems__", "one by one" or "iterated"
     has_collate_fn: bool
     has_converter: bool
-    stays: bool  # whether workers stay from pass to pass
+    stays: bool  # persistent_workers=True
     device: str | None
     cores: int
 
     @property
     def makers(self) -> int:
-        """How many make batches at the same time."""
+        """The number of processes or threads that make batches."""
         return max(self.num_workers, 1)
 
     def __str__(self) -> str:
@@ -58,33 +57,15 @@ class Subject:
         return ", ".join(part for part in parts if part)
 
 
-def made_by(
+def make_subject(
     factory: Callable[[], Any], changes: Mapping[str, Any]
 ) -> tuple[DataLoader[Any], Subject]:
-    """Call a factory, and look at what it returns."""
-    with remaking(changes) as made:
-        loader = factory()
-    if not isinstance(loader, DataLoader):
-        kind = type(loader)
-        found = "None" if loader is None else f"a {kind.__module__}.{kind.__qualname__}"
-        msg = (
-            f"the factory returned {found}, not a loader. Return the ResumableDataLoader, or the "
-            "torch DataLoader, that is to be profiled."
-        )
-        raise FactoryError(msg)
-    if isinstance(loader, ResumableDataLoader) and id(loader) not in made:
-        msg = (
-            "the factory returned a loader that it had not made: profiling needs a new one at "
-            "every call. Make the loader inside of the function."
-        )
-        raise FactoryError(msg)
-    return loader, _subject(loader, made.get(id(loader), {}), changes)
+    """Make the user's loader with some options changed, and describe it."""
+    loader, given = make_loader(factory, changes)
+    return loader, _subject(loader, {**(given or {}), **changes})
 
 
-def _subject(
-    loader: DataLoader[Any], given: Mapping[str, Any], changes: Mapping[str, Any]
-) -> Subject:
-    options = {**given, **changes}
+def _subject(loader: DataLoader[Any], options: Mapping[str, Any]) -> Subject:
     is_ours = isinstance(loader, ResumableDataLoader)
     collate_fn = options.get("collate_fn", loader.collate_fn)
     has_collate_fn = collate_fn not in (None, default_collate) and loader.batch_size is not None

@@ -15,7 +15,7 @@ from dataporter.fetch.timing import CONSUMER, STAGES
 from dataporter.tools.pages import round_steps, svg
 from dataporter.tools.profile.measuring import Measured, Step
 from dataporter.tools.profile.report import worker_name
-from dataporter.tools.profile.words import duration
+from dataporter.tools.profile.units import duration
 
 _STEPS = 24  # that are shown
 _WIDTH = 1000  # of a picture, in units of its own

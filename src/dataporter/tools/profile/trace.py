@@ -1,7 +1,7 @@
 """A profile as trace events, the JSON that ui.perfetto.dev and chrome://tracing open.
 
-One thread for the consumer and one for each worker, whatever those are in truth: so they lie
-below each other. Times are microseconds from the first stamp.
+The consumer and each worker are shown as a thread, so that they appear below each other. Times are
+microseconds from the first stamp.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _PROCESS = 1  # all events belong to it
 
 
 def trace_of(measured: Measured) -> str:
-    """All that was noted, as a JSON file."""
+    """Return the text of a JSON file with all records."""
     began = min(
         [measured.steps[0].asked, *(batch.spans[0][1] for batch in measured.made if batch.spans)]
     )
-    # What encloses others comes before them.
+    # An event comes before those that it encloses.
     events = sorted(_events(measured, began), key=lambda event: (event["ts"], -event.get("dur", 0)))
     named = [*_names(measured), *events]
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": named}, separators=(",", ":"))

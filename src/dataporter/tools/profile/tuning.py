@@ -1,9 +1,8 @@
-"""The search for better settings: workers, engine and prefetching, each tried on the loader itself.
+"""The search for better settings: workers, engine and prefetching, tried on the loader itself.
 
-More workers are tried as long as they help, in processes and in threads, then more batches
-ahead; at last the best and what the loader has now are measured again, by turns. None of
-these settings reaches the data, save that the lanes of an iterable are as many as its workers
-unless `lanes` is given.
+More workers are tried as long as they help, in processes and in threads, then more batches ahead.
+Finally the best settings and the present ones are measured again, in turns. None of these settings
+changes the data, except that an iterable has as many lanes as workers unless `lanes` is given.
 """
 
 from __future__ import annotations
@@ -11,30 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from dataporter.tools.profile.figures import Figures
 from dataporter.tools.profile.subject import Subject
+from dataporter.tools.profile.units import percent, rate
 from dataporter.tools.profile.verdict import KEEPS_UP, most_workers, workers_needed
-from dataporter.tools.profile.words import percent, rate
 
-_HELPS = 1.03  # times the rate, below which a change has not helped
-_PATIENCE = 2  # changes in a row that do not help, before no more are tried
-_AGAIN = 2  # times that the best and what there is are measured once more
-_KEPT_FOR_AGAIN = 0.3  # of the time
+_HELPS = 1.03  # times the rate; a smaller gain is none
+_PATIENCE = 2  # changes in a row without a gain, before the search stops
+_AGAIN = 2  # more measurements of the best settings and the present ones
+_KEPT_FOR_AGAIN = 0.3  # share of the time
 _DEEPER = (4, 8)  # prefetch factors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is searched for."""
+    """Options of a loader that change its speed only."""
 
     num_workers: int
     engine: str
     prefetch_factor: int
 
     def options(self) -> dict[str, Any]:
-        """The arguments of a loader that has these settings."""
+        """Return the arguments of a loader with these settings."""
         if not self.num_workers:
             return {"num_workers": 0}
         return {
@@ -52,7 +51,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Settings, and what came of them: the median of all measurements, or why there is none."""
+    """Settings, and all measurements of them, or the reason why they were refused."""
 
     settings: Settings
     rates: tuple[float, ...] = ()  # batches in a second
@@ -61,16 +60,16 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """Batches in a second, 0 where it was refused."""
+        """The median of batches per second; 0 if the settings were refused."""
         return median(self.rates) if self.rates else 0.0
 
     @property
     def waiting(self) -> float:
-        """Share of the time that is spent waiting."""
+        """The median share of the time that is spent waiting."""
         return median(self.waits) if self.waits else 1.0
 
     def with_figures(self, figures: Figures) -> Trial:
-        """The same with one more measurement."""
+        """Return the trial with one more measurement."""
         return replace(
             self,
             rates=(*self.rates, figures.batches_per_second),
@@ -85,38 +84,36 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What was tried, what the loader has now, and what is best."""
+    """All trials, with the present settings and the best."""
 
     now: Trial
     best: Trial
     trials: tuple[Trial, ...]
-    stopped: bool  # for want of time, before all was tried
+    stopped: bool  # by the end of its time
 
     @property
     def words(self) -> str:
-        """What to do."""
-        rest = " The time was up before all was tried." if self.stopped else ""
+        """The advice."""
+        rest = " The time was up before all settings were tried." if self.stopped else ""
         if self.best.settings == self.now.settings:
-            return f"Leave it as it is: nothing that was tried is better than {self.now}.{rest}"
+            return f"Keep the settings: none that was tried is better than {self.now}.{rest}"
         factor = self.best.rate / max(self.now.rate, 1e-9)
-        gain = f"{factor:.1f} times as fast as" if factor >= _HELPS else "as fast, with less, as"
+        gain = f"{factor:.1f} times as fast as" if factor >= _HELPS else "cheaper and as fast as"
         count = min(len(self.best.rates), len(self.now.rates))
-        by_turns = f", the median of {count} measurements by turns" if count > 1 else ""
-        return f"Best: {self.best}, {gain} now ({rate(self.now.rate)} batches/s){by_turns}.{rest}"
+        in_turns = f", the median of {count} measurements in turns" if count > 1 else ""
+        return f"Best: {self.best}, {gain} now ({rate(self.now.rate)} batches/s){in_turns}.{rest}"
 
 
-class Measure(Protocol):
-    """Measures the loader with other options; raises `Refused` where they cannot be had."""
-
-    def __call__(self, options: dict[str, Any], /) -> Figures: ...
+# Measures the loader with other options; raises `RefusedError` if it does not take them.
+Measure: TypeAlias = Callable[[dict[str, Any]], Figures]
 
 
 class RefusedError(Exception):
-    """The loader does not work with some settings; its message says why."""
+    """The loader does not work with some settings; the message says why."""
 
 
 def settings_of(subject: Subject) -> Settings:
-    """What a loader has now."""
+    """Return the present settings of a loader."""
     return Settings(
         num_workers=subject.num_workers,
         engine="threads" if subject.in_threads else "processes",
@@ -132,15 +129,15 @@ def search(
     time_left: Callable[[], float],
     on_trial: Callable[[Trial], None] | None = None,
 ) -> Tuning:
-    """Try settings as long as there is time; `figures` are those of what the loader has now.
+    """Try settings as long as there is time.
 
-    `time_left` says what share of the time is left.
+    `figures` belong to the present settings. `time_left` returns the share that is left of it.
     """
-    looked_for = _Search(subject, figures, measure, time_left, on_trial)
-    looked_for.climb()
-    looked_for.go_deeper()
-    looked_for.measure_again()
-    return looked_for.outcome()
+    searching = _Search(subject, figures, measure, time_left, on_trial)
+    searching.try_workers()
+    searching.try_prefetching()
+    searching.measure_again()
+    return searching.outcome()
 
 
 class _Search:
@@ -161,25 +158,25 @@ class _Search:
         self._stopped = False
         self._tried = {self._now: Trial(settings=self._now).with_figures(figures)}
 
-    def climb(self) -> None:
+    def try_workers(self) -> None:
         """Try more and more workers, as long as that helps."""
         engines = ["processes"] if self._subject.has_lanes else ["processes", "threads"]
         for engine in sorted(engines, key=lambda name: name != self._now.engine):
             reached, failed = 0.0, 0
-            for count in self._ladder():
+            for count in self._worker_counts():
                 settings = Settings(
                     num_workers=count, engine=engine, prefetch_factor=self._now.prefetch_factor
                 )
                 trial = self._try(settings)
                 if trial is None:
                     return
-                # One that is slow may have been held up by something else on the machine.
+                # A single slow trial may be due to other processes of the machine.
                 failed = failed + 1 if trial.rate < reached * _HELPS else 0
                 if trial.refused or failed == _PATIENCE or trial.waiting < KEEPS_UP / 2:
                     break
                 reached = max(reached, trial.rate)
 
-    def _ladder(self) -> Iterator[int]:
+    def _worker_counts(self) -> Iterator[int]:
         most = most_workers(self._subject, self._figures)
         counts = {min(workers_needed(self._figures), most), most}
         count = 1
@@ -188,8 +185,8 @@ class _Search:
             count *= 2
         yield from sorted(counts)
 
-    def go_deeper(self) -> None:
-        """Try more batches ahead, unless hardly anybody waits."""
+    def try_prefetching(self) -> None:
+        """Try more batches ahead, unless there is hardly any waiting."""
         for factor in _DEEPER:
             best = self._best()
             if best.waiting < KEEPS_UP / 2 or not best.settings.num_workers:
@@ -198,7 +195,7 @@ class _Search:
                 self._try(replace(best.settings, prefetch_factor=factor))
 
     def measure_again(self) -> None:
-        """Measure the best and what there is now by turns: one measurement may be a chance."""
+        """Measure the best and the present settings in turns: one measurement may be chance."""
         for _ in range(_AGAIN):
             for settings in dict.fromkeys((self._best().settings, self._now)):
                 self._try(settings, again=True)
@@ -220,7 +217,7 @@ class _Search:
         return trial
 
     def _best(self) -> Trial:
-        """The cheapest of those that are as fast as the fastest."""
+        """Return the cheapest settings that are as fast as the fastest."""
         trials = [trial for trial in self._tried.values() if trial.rates]
         fastest = max(trial.rate for trial in trials)
         return min(

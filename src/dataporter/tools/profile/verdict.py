@@ -1,7 +1,7 @@
-"""The verdict: who waits for whom, and what to change, each with the figures that say so.
+"""The verdict: whether the loader keeps up with the steps, and what to change if not.
 
-The loader keeps up where hardly anybody waits for it. Where it does not, a batch costs more of
-its makers than there are of them in a step: more makers, or less to make.
+If the loader is too slow, a batch costs more of its workers' time than they have in a step. The
+remedy is more workers, or less work for a batch. Each advice names the figures behind it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Literal
 
 from dataporter.tools.profile.figures import Figures
 from dataporter.tools.profile.subject import Subject
-from dataporter.tools.profile.words import duration, percent, size, times
+from dataporter.tools.profile.units import duration, percent, size, times
 
-KEEPS_UP = 0.05  # share of the time below which waiting does not matter
-LACKS_CORES = 0.2  # share of the makers' time, above which others must have had the cores
+KEEPS_UP = 0.05  # share of the time; less waiting does not matter
+LACKS_CORES = 0.2  # share of the workers' time; more waiting for cores distorts the figures
 
-_RESERVE = 1.15  # more workers than just enough, since no two batches cost the same
-_WAITS_RATHER = 0.5  # share of computing below which workers wait for disks or networks
-_MOST_WAITING = 32  # workers that are advised where they do not compute
-_CHEAP_SAMPLE = 1e-4  # seconds, of which the call and what is around it are a good part
-_LARGE_PART = 0.3  # of a batch's making, that is worth changing
-_LARGE_BATCH = 2**16  # bytes, of which fewer would be felt
+_RESERVE = 1.15  # times the workers that are just enough, since batches differ in cost
+_MOSTLY_WAITS = 0.5  # share of computing; with less, workers wait for disks or networks
+_MOST_WAITING = 32  # workers to advise at most, if they wait rather than compute
+_CHEAP_SAMPLE = 1e-4  # seconds; of less, the overhead of the call is a good part
+_LARGE_PART = 0.3  # of the time for a batch, which is worth changing
+_LARGE_BATCH = 2**16  # bytes; of fewer, the transport costs next to nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Who waits for whom."""
+    """Whether the loader or the step is the bottleneck."""
 
     bound: Literal["loader", "step"]
     words: str
@@ -49,50 +49,48 @@ def judge(subject: Subject, figures: Figures) -> Verdict:
     share = percent(figures.waiting)
     if keeps_up:
         words = f"STEP-BOUND: the loader keeps up, {share} of the time is spent waiting for it."
-        advice = _when_it_keeps_up(subject, figures)
     elif not figures.step:
-        words = f"LOADER-BOUND: without steps there is nothing but waiting ({share} of the time)."
-        advice = _when_it_does_not(subject, figures)
+        words = f"LOADER-BOUND: without steps, all time is spent waiting ({share})."
     else:
         words = f"LOADER-BOUND: {share} of the time is spent waiting for batches."
-        advice = _when_it_does_not(subject, figures)
+    advice = (_if_it_keeps_up if keeps_up else _if_it_is_slow)(subject, figures)
     return Verdict(bound="step" if keeps_up else "loader", words=words, advice=tuple(advice))
 
 
 def workers_needed(figures: Figures) -> int:
-    """How many workers keep up with the steps, by what a batch costs one of them."""
+    """Return how many workers keep up with the steps, by the time that a batch takes one."""
     if not figures.making:
         return 1
     return math.ceil(_RESERVE * figures.making / max(figures.step, 1e-4))
 
 
 def most_workers(subject: Subject, figures: Figures) -> int:
-    """How many workers can be of use: as many as cores, unless they rather wait."""
+    """Return how many workers are useful: one a core, unless they mostly wait."""
     most = subject.cores
-    if figures.computing is not None and figures.computing < _WAITS_RATHER:
+    if figures.computing is not None and figures.computing < _MOSTLY_WAITS:
         most = _MOST_WAITING
     if subject.has_lanes:
         most = 1 if subject.in_threads else min(most, subject.lanes or most)
     return most
 
 
-def _when_it_keeps_up(subject: Subject, figures: Figures) -> Iterator[Advice]:
+def _if_it_keeps_up(subject: Subject, figures: Figures) -> Iterator[Advice]:
     needed = workers_needed(figures)
     if figures.making is not None and not subject.adapts and subject.num_workers > needed + 1:
         yield Advice(
             change=f"num_workers={needed}",
-            why=f"would do: a batch takes {duration(figures.making)} of a worker, a step "
+            why=f"is enough: a batch takes a worker {duration(figures.making)}, a step takes "
             f"{duration(figures.step)}.",
         )
     yield from _about_passes(subject, figures)
 
 
-def _when_it_does_not(subject: Subject, figures: Figures) -> Iterator[Advice]:
+def _if_it_is_slow(subject: Subject, figures: Figures) -> Iterator[Advice]:
     if not subject.is_ours:
         yield Advice(
             change="dataporter.ResumableDataLoader",
-            why="takes the same arguments, and shows where the time goes; of this loader only "
-            "waits can be seen.",
+            why="takes the same arguments, and shows where the time goes. Of this loader, only "
+            "waits are visible.",
         )
         return
     yield from _about_workers(subject, figures)
@@ -105,24 +103,23 @@ def _about_workers(subject: Subject, figures: Figures) -> Iterator[Advice]:
     if figures.making is None:
         return
     needed, most = workers_needed(figures), most_workers(subject, figures)
-    cost = f"a batch takes {duration(figures.making)} of a worker"
+    cost = f"a batch takes a worker {duration(figures.making)}"
     if figures.step:
-        cost += f", a step {duration(figures.step)}"
-    waits = figures.computing is not None and figures.computing < _WAITS_RATHER
+        cost += f", a step takes {duration(figures.step)}"
+    waits = figures.computing is not None and figures.computing < _MOSTLY_WAITS
     if subject.num_workers < min(needed, most):
-        why = f"{cost}: {needed} would keep up" if needed <= most else f"{cost}"
+        why = f"{cost}: {needed} workers would keep up"
         if needed > most:
-            why += f"; it would take {needed}, and there are {subject.cores} cores"
+            why += f", but there are {subject.cores} cores"
         if subject.has_lanes and not subject.lanes:
-            why += ". The lanes of an iterable are as many as its workers, and change with them"
+            why += ". An iterable has as many lanes as workers, so its lanes change with them"
         yield Advice(change=f"num_workers={min(needed, most)}", why=f"{why}.")
         # Threads share the global generators, which the dataset then may not draw from.
         if waits and not (subject.in_threads or subject.has_lanes or figures.draws):
             yield Advice(
                 change='engine="threads"',
-                why="fetching rather waits than computes (which is "
-                f"{percent(figures.computing or 0)} of its time), so threads "
-                "do as well as processes, for less memory.",
+                why=f"fetching mostly waits ({percent(figures.computing or 0)} of its time is "
+                "computing), so threads are as fast as processes and take less memory.",
             )
     elif subject.num_workers and needed > most:
         what = f"all {subject.cores} cores have a worker" if not waits else f"{cost}"
@@ -130,14 +127,14 @@ def _about_workers(subject: Subject, figures: Figures) -> Iterator[Advice]:
             what = f"each of the {subject.lanes} lanes has a worker"
         yield Advice(
             change="less work for a sample, or more cores",
-            why=f"{what}, and {needed} workers would be needed: {cost}.",
+            why=f"{what}, but {needed} workers would be needed: {cost}.",
         )
     elif subject.num_workers and figures.waiting >= KEEPS_UP:
         yield Advice(
             change=f"prefetch_factor={subject.prefetch_factor * 4}",
-            why=f"there are workers enough, but batches do not come evenly (the wait is "
-            f"{duration(figures.wait.p50)} as a rule, {duration(figures.wait.p99)} for one of a "
-            "hundred): more of them ahead make up for that.",
+            why="there are enough workers, but batches arrive unevenly (the median wait is "
+            f"{duration(figures.wait.p50)}, one in a hundred is {duration(figures.wait.p99)}). "
+            "More batches ahead even that out.",
         )
 
 
@@ -147,9 +144,8 @@ def _about_samples(subject: Subject, figures: Figures) -> Iterator[Advice]:
         factor = times(figures.slowest[0][1] / figures.sample)
         yield Advice(
             change=f"the slowest samples: {named}",
-            why=f"{factor} the usual {duration(figures.sample)}, each time that they are fetched. "
-            "Look at what they have in common; prepare such samples beforehand, or batch them by "
-            "themselves.",
+            why=f"{factor} the usual {duration(figures.sample)}, at each fetch. Look for what they "
+            "have in common; prepare such samples beforehand, or batch them separately.",
         )
     fetch = figures.stages.get("fetch")
     if fetch is None or not figures.making or not figures.samples_per_batch:
@@ -161,17 +157,16 @@ def _about_samples(subject: Subject, figures: Figures) -> Iterator[Advice]:
     if figures.draws:
         yield Advice(
             change="random numbers for a batch at once, drawn in collate_fn",
-            why=f"the dataset draws them, so samples are fetched one by one and seeded, "
-            f"{duration(each)} each, {percent(share)} of a batch's making; __getitems__ is of no "
-            "use then. A collate_fn is seeded once a batch; what it draws depends on the batch "
+            why="the dataset draws them, so each sample is seeded and fetched alone: "
+            f"{duration(each)} each, {percent(share)} of the time for a batch. __getitems__ does "
+            "not help then. A collate_fn is seeded once a batch; its draws depend on the batch "
             "size.",
         )
     elif subject.way == "one by one":
         yield Advice(
             change="__getitems__(indices), a vectorised fetch",
-            why=f"samples are fetched one by one, {duration(each)} each, {percent(share)} of a "
-            "batch's making. A method of the dataset that returns the samples of many indices "
-            "at once is used by itself.",
+            why=f"samples are fetched one by one: {duration(each)} each, {percent(share)} of the "
+            "time for a batch. If the dataset has this method, it is used.",
         )
 
 
@@ -184,18 +179,19 @@ def _about_batches(subject: Subject, figures: Figures) -> Iterator[Advice]:
         who = "your collate_fn" if subject.has_collate_fn else "collating"
         yield Advice(
             change="cheaper collation",
-            why=f"{who} takes {percent(shares['collate'])} of a batch's making. Samples that are "
-            "tensors of equal shape are stacked straight into shared memory by default.",
+            why=f"{who} takes {percent(shares['collate'])} of the time for a batch. By default, "
+            "tensors of equal shape are stacked straight into shared memory.",
         )
     if shares.get("convert", 0) > _LARGE_PART:
         yield Advice(
             change="a cheaper converter",
-            why=f"it takes {percent(shares['convert'])} of a batch's making.",
+            why=f"it takes {percent(shares['convert'])} of the time for a batch.",
         )
     if shares.get("state", 0) > _LARGE_PART:
         yield Advice(
             change="snapshot_every_n_steps=10",
-            why=f"taking the lanes' states is {percent(shares['state'])} of a batch's making.",
+            why=f"saving the lanes' states takes {percent(shares['state'])} of the time for a "
+            "batch.",
         )
     take = figures.take.mean if figures.take else 0.0
     transport = shares.get("write", 0) + shares.get("pin", 0)
@@ -211,8 +207,8 @@ def _narrower(figures: Figures, transport: float, take: float) -> Advice:
         of = f", {percent(figures.bytes_by_dtype[wide[0]])} of it {wide[0]}"
     return Advice(
         change="smaller dtypes: converter=..., one of dataporter.converters",
-        why=f"handing batches over takes {percent(transport)} of a worker's time and "
-        f"{duration(take)} of the consumer's; a batch has {size(figures.bytes_per_batch)}{of}.",
+        why=f"transport takes {percent(transport)} of a worker's time and {duration(take)} of the "
+        f"consumer's; a batch has {size(figures.bytes_per_batch)}{of}.",
     )
 
 
@@ -222,5 +218,6 @@ def _about_passes(subject: Subject, figures: Figures) -> Iterator[Advice]:
     if processes and not subject.stays and figures.passes > 1 and extra > 2 * figures.step:
         yield Advice(
             change="persistent_workers=True",
-            why=f"the first batch of a pass takes {duration(figures.first)}: workers start anew.",
+            why=f"the first batch of a pass takes {duration(figures.first)}, since workers are "
+            "started for each pass.",
         )

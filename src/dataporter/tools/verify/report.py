@@ -1,13 +1,12 @@
-"""What a verification has found, as values, as JSON and in words for 80 columns."""
+"""The report of a verification: as values, as JSON, and as text of 80 columns."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from dataporter.law.explanation import WIDTH, printable
+from dataporter.tools.wrapping import wrapped
 
 _SHOWN_DIFFERENCES = 2  # the others are much the same
 
@@ -16,26 +15,26 @@ Outcome: TypeAlias = Literal["exact", "differs", "skipped", "not run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One interruption, and whether what followed was exact."""
+    """One interruption, and its outcome."""
 
     name: str
     outcome: Outcome
     batches: int = 0  # that were compared
-    words: str = ""  # what differs and where, or why it was not tried
+    words: str = ""  # the difference, or the reason why it was not tried
 
     def text(self, *, with_words: bool = True) -> str:
-        """The outcome in words, with or without what differs."""
+        """Return a line for the report, with or without the difference."""
         mark = self.outcome.upper() if self.outcome == "differs" else self.outcome
         count = f" ({self.batches} batch{'es' if self.batches != 1 else ''})"
         text = f"{mark:<8} {self.name}{count if self.batches else ''}"
         if self.words and with_words:
             text += f": {self.words}"
-        return _wrapped(text, "  ", " " * 11)
+        return wrapped(text, "  ", " " * 11)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why a loader is likely not to resume exactly."""
+    """The likely reason why a loader does not resume exactly."""
 
     kind: str  # one word or two, the same for the same cause
     words: str
@@ -45,7 +44,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All that a verification has found; `str()` of it is meant to be read."""
+    """The findings of a verification; `str(report)` is meant to be read."""
 
     loader: str
     reference: str
@@ -62,37 +61,36 @@ class Report:
         return [check for check in self.checks if check.outcome == outcome]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as builtins, for JSON."""
+        """Return the report as builtins, for JSON."""
         found = asdict(self)
         found["checks"] = list(found["checks"])
         return {"exact": self.is_exact, **found}
 
     def heading(self) -> str:
-        """What was verified."""
-        return "\n".join(_wrapped(line, "", "  ") for line in (self.loader, self.reference))
+        """Describe the loader and the uninterrupted run."""
+        return "\n".join(wrapped(line) for line in (self.loader, self.reference))
 
     def verdict(self) -> str:
-        """The outcome, and the likely cause where there is one to look for."""
+        """Return the outcome, and the likely cause of a difference."""
         return "\n".join(self._verdict())
 
     def _verdict(self) -> Iterator[str]:
-        tried = len(self._with("exact")) + len(self._with("differs"))
-        unrun = len(self._with("not run"))
+        differing, unrun = len(self._with("differs")), len(self._with("not run"))
+        tried = len(self._with("exact")) + differing
         rest = f" {unrun} more {'was' if unrun == 1 else 'were'} not run." if unrun else ""
         if self.is_exact:
-            yield _wrapped(f"EXACT: all {tried} checks, bit by bit.{rest}", "", "  ")
+            yield wrapped(f"EXACT: all {tried} checks, bit by bit.{rest}")
             return
-        count = len(self._with("differs"))
-        yield _wrapped(f"NOT EXACT: {count} of {tried} checks differ.{rest}", "", "  ")
+        yield wrapped(f"NOT EXACT: {differing} of {tried} checks differ.{rest}")
         if self.cause is not None:
             yield ""
-            yield _wrapped(f"Likely cause: {self.cause.words}", "", "  ")
+            yield wrapped(f"Likely cause: {self.cause.words}")
             for line in self.cause.evidence:
-                yield _wrapped(line, "  - ", "    ")
-            yield _wrapped(f"What to do: {self.cause.remedy}", "", "  ")
+                yield wrapped(line, "  - ", "    ")
+            yield wrapped(f"What to do: {self.cause.remedy}")
 
     def lines(self) -> list[str]:
-        """Each check in words; of those that differ, only the first few say where."""
+        """Return a line for each check; only the first differences are shown in full."""
         shown = [id(check) for check in self._with("differs")[:_SHOWN_DIFFERENCES]]
         return [
             check.text(with_words=check.outcome != "differs" or id(check) in shown)
@@ -100,13 +98,4 @@ class Report:
         ]
 
     def __str__(self) -> str:
-        lines = self.lines()
-        return "\n".join([self.heading(), *lines, "", self.verdict()])
-
-
-def _wrapped(text: str, first: str, others: str) -> str:
-    # An error of the user's code may have anything in it, in lines of its own too.
-    line = printable(" ".join(text.splitlines()))
-    return textwrap.fill(
-        line, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
-    )
+        return "\n".join([self.heading(), *self.lines(), "", self.verdict()])

@@ -6,7 +6,7 @@ import sys
 READ = """
 import calendar, datetime, time
 from datetime import datetime as imported
-from dataporter.tools.verify.standing_still import stand_still
+from dataporter.tools.sandbox.conditions import Conditions, establish
 
 began, monotonic = time.time(), time.monotonic()
 
@@ -34,13 +34,13 @@ def check():
     assert abs(began - told[0]) > 10**7, told
     assert time.localtime(0) == time.localtime(0.5)
 
-stand_still("another time")
+establish(Conditions(clock="long ago"))
 check()
 assert time.monotonic() - monotonic < 300
 before = time.time()
 time.sleep(0.01)
 assert time.time() > before
-stand_still("clock")
+establish(Conditions(clock="stopped"))
 check()
 assert time.perf_counter() == time.perf_counter()
 assert time.time_ns() == time.time_ns()

@@ -9,15 +9,14 @@ import time
 import pytest
 from watching import is_running, until
 
-from dataporter.tools.verify.processes import (
+from dataporter.tools.sandbox.conditions import Conditions, establish
+from dataporter.tools.sandbox.processes import (
     ProcessEndedError,
     TimeUpError,
-    forked_here,
+    fork_here,
     receive,
-    send,
     serve,
 )
-from dataporter.tools.verify.standing_still import stand_still
 
 SOON = 30
 
@@ -28,7 +27,7 @@ def serving(channel, context, *, idle):
 
 def answer(channel, context, *, after):
     time.sleep(after)
-    send(channel, (os.getpid(), context))
+    channel.send((os.getpid(), context))
     receive(channel)
 
 
@@ -38,7 +37,7 @@ def until_ended(process):
 
 
 def test_one_that_has_nothing_to_do_waits_for_those_it_has_forked():
-    above = forked_here(functools.partial(serving, idle=0.1))
+    above = fork_here(functools.partial(serving, idle=0.1))
     below = above.fork(functools.partial(answer, after=0.5), time.monotonic() + SOON)
     pid, context = below.receive(time.monotonic() + SOON)
     assert context == "what it has"
@@ -47,11 +46,11 @@ def test_one_that_has_nothing_to_do_waits_for_those_it_has_forked():
     until_ended(above)
     above.kill()
     with pytest.raises(ChildProcessError):  # it was collected
-        os.waitpid(above._pid, os.WNOHANG)
+        os.waitpid(above.pid, os.WNOHANG)
 
 
 def test_a_fork_dies_with_what_it_was_forked_from():
-    above = forked_here(functools.partial(serving, idle=None))
+    above = fork_here(functools.partial(serving, idle=None))
     below = above.fork(functools.partial(answer, after=0), time.monotonic() + SOON)
     pid, _ = below.receive(time.monotonic() + SOON)
     above.kill()
@@ -61,7 +60,7 @@ def test_a_fork_dies_with_what_it_was_forked_from():
 
 
 def test_an_answer_that_does_not_come_is_waited_for_until_the_deadline():
-    above = forked_here(functools.partial(serving, idle=None))
+    above = fork_here(functools.partial(serving, idle=None))
     below = above.fork(functools.partial(answer, after=100), time.monotonic() + SOON)
     with pytest.raises(TimeUpError):
         below.receive(time.monotonic() + 0.05)
@@ -70,30 +69,30 @@ def test_an_answer_that_does_not_come_is_waited_for_until_the_deadline():
 
 
 def serving_as_another(channel, context):
-    stand_still("process")
+    establish(Conditions(process_id="fixed"))
     serve(channel, None)
 
 
 def test_where_the_process_id_stands_still_a_fork_is_known_by_its_own():
-    above = forked_here(serving_as_another)
+    above = fork_here(serving_as_another)
     below = above.fork(functools.partial(answer, after=0), time.monotonic() + SOON)
     told, _ = below.receive(time.monotonic() + SOON)
-    assert told != below._pid
-    assert is_running(below._pid)
+    assert told != below.pid
+    assert is_running(below.pid)
     below.kill()
     above.kill()
 
 
 PARALLEL = """
 import time, torch
-from dataporter.tools.verify.processes import forked_here, send
+from dataporter.tools.sandbox.processes import fork_here
 
 def add(channel, _):
     torch.ones(4_000_000).exp().sum()
-    send(channel, torch.get_num_threads())
+    channel.send(torch.get_num_threads())
 
 def threads_of_a_fork():
-    fork = forked_here(add)
+    fork = fork_here(add)
     try:
         return fork.receive(time.monotonic() + 60)
     finally:

@@ -1,8 +1,8 @@
-"""What fetching a sample changes: generators that moved, counters, caches, data itself.
+"""Objects that change while batches are delivered: generators, counters, caches, data.
 
-A look walks over everything that the dataset and the functions beside it can reach, in their
-attributes, closures and the variables of their modules, and remembers a digest of each. What
-has changed can be put back, to see whether it mattered.
+A look visits all that the dataset and the functions beside it can reach through attributes,
+closures and variables of their modules, and remembers a digest of each object. An object that
+has changed can be put back, to see whether the change mattered.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from dataporter.tools.verify.contents import digest
-from dataporter.tools.verify.standing_still import is_users
+from dataporter.tools.sandbox.conditions import is_users_module
+from dataporter.tools.verify.batch_contents import digest
 
 _DEEPEST = 6
 _MOST_ITEMS = 1000  # of one container
-_MOST_BYTES = 2**28  # of data that is looked at, all together
+_MOST_BYTES = 2**28  # of arrays and tensors, all together
 
 Kind: TypeAlias = Literal["generator", "size", "number", "data"]
 
 
 class Seen(NamedTuple):
-    """Something at a path, at one moment."""
+    """An object at one moment."""
 
     kind: Kind
     digest: bytes
-    words: str
+    description: str
 
 
 class Change(NamedTuple):
-    """Something that was not the same before and after."""
+    """An object that differs between two looks."""
 
     path: str
     kind: Kind
-    words: str
+    description: str
 
 
 def look(roots: Mapping[str, Any]) -> dict[str, Seen]:
-    """Look at everything that can be reached from some objects.
+    """Look at everything that can be reached from `roots`, by path.
 
     >>> class Counting:
     ...     calls = 0
@@ -55,18 +55,18 @@ def look(roots: Mapping[str, Any]) -> dict[str, Seen]:
     >>> before = look({"dataset": dataset})
     >>> dataset.calls = 2
     >>> changes(before, look({"dataset": dataset}))
-    [Change(path='dataset.calls', kind='number', words='int 1 became 2')]
+    [Change(path='dataset.calls', kind='number', description='int 1 became 2')]
     """
     return _walked(roots).seen
 
 
-def keeping(roots: Mapping[str, Any], path: str) -> Callable[[], None]:
-    """Keep a copy of what is at a path, and return what puts that back.
+def keep(roots: Mapping[str, Any], path: str) -> Callable[[], None]:
+    """Copy the object at a path, and return a function that puts the copy back.
 
     >>> dataset = {"cache": [1]}
-    >>> put_back = keeping({"dataset": dataset}, "dataset['cache']")
+    >>> restore = keep({"dataset": dataset}, "dataset['cache']")
     >>> dataset["cache"].append(2)
-    >>> put_back()
+    >>> restore()
     >>> dataset
     {'cache': [1]}
     """
@@ -76,7 +76,7 @@ def keeping(roots: Mapping[str, Any], path: str) -> Callable[[], None]:
     owner, step, value = found
     state = _state_of(value)
     kept = copy.deepcopy(value) if state is None else state
-    return functools.partial(_put_back, owner, step, value, kept)
+    return functools.partial(_restore, owner, step, value, kept)
 
 
 def _walked(roots: Mapping[str, Any]) -> _Walk:
@@ -91,8 +91,8 @@ def _walked(roots: Mapping[str, Any]) -> _Walk:
     return walk
 
 
-def _put_back(owner: Any, step: str, value: Any, kept: Any) -> None:
-    """Make a value what it was: where it is, if that can be, else by its owner."""
+def _restore(owner: Any, step: str, value: Any, kept: Any) -> None:
+    """Restore a value in place if it can be changed, else replace it in its owner."""
     if isinstance(value, random.Random):
         value.setstate(kept)
     elif isinstance(value, np.random.Generator):
@@ -114,16 +114,16 @@ def _put_back(owner: Any, step: str, value: Any, kept: Any) -> None:
 
 
 def changes(before: Mapping[str, Seen], after: Mapping[str, Seen]) -> list[Change]:
-    """Tell what has changed, the likeliest culprit first."""
+    """List the objects that differ between two looks, the likeliest culprit first."""
     found = []
     for path, was in before.items():
         now = after.get(path)
         if now is None or now.digest == was.digest:
             continue
-        words = was.words
+        description = was.description
         if was.kind in ("size", "number"):
-            words += f" became {now.words.partition(' ')[2]}"
-        found.append(Change(path, was.kind, words))
+            description += f" became {now.description.partition(' ')[2]}"
+        found.append(Change(path, was.kind, description))
     order: list[Kind] = ["generator", "size", "number", "data"]
     return sorted(found, key=lambda change: order.index(change.kind))
 
@@ -135,13 +135,13 @@ class _Walk:
         self.seen: dict[str, Seen] = {}
         self.modules: set[str] = set()
         self.places: dict[str, tuple[Any, str, Any]] = {}  # by path: owner, step from it, value
-        self._visited: dict[int, Any] = {}  # kept alive, so that no id is used twice
+        self._visited: dict[int, Any] = {}  # kept alive, so that no id is reused
         self._bytes = 0
 
     def visit(self, path: str, value: Any, depth: int) -> None:
         if isinstance(value, bool | int | float | str | bytes | None):
-            words = f"{type(value).__name__} {value!r:.20}"
-            self.seen[path] = Seen("number", digest(value), words)
+            description = f"{type(value).__name__} {value!r:.20}"
+            self.seen[path] = Seen("number", digest(value), description)
             return
         if id(value) in self._visited or depth == 0:
             return
@@ -156,8 +156,7 @@ class _Walk:
         else:
             self._note_module(value)
             if isinstance(value, MutableMapping | MutableSequence | MutableSet):
-                words = f"size {len(value)}"
-                self.seen[path] = Seen("size", digest(len(value)), words)
+                self.seen[path] = Seen("size", digest(len(value)), f"size {len(value)}")
             for step, part in _parts(value):
                 self.places[path + step] = value, step, part
                 self.visit(path + step, part, depth - 1)
@@ -165,12 +164,12 @@ class _Walk:
     def _note_module(self, value: Any) -> None:
         owner = value if isinstance(value, FunctionType) else type(value)
         module = owner.__module__
-        if module in sys.modules and is_users(module):
+        if module in sys.modules and is_users_module(module):
             self.modules.add(module)
 
 
 def _state_of(value: Any) -> Any:
-    """The state of a random generator; None of anything else."""
+    """Return the state of a random generator; None for anything else."""
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else value.getstate()
     if isinstance(value, np.random.Generator):
@@ -181,7 +180,7 @@ def _state_of(value: Any) -> Any:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object of the user's leads to."""
+    """Yield the objects that an object refers to, each with its step in a path."""
     if isinstance(value, Mapping):
         for key in list(value)[:_MOST_ITEMS]:
             yield f"[{key!r:.40}]", value[key]
@@ -200,16 +199,16 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif not isinstance(value, type | ModuleType):
         own = {**getattr(value, "__dict__", {}), **_in_slots(value)}
         yield from ((f".{name}", part) for name, part in own.items())
-        if is_users(type(value).__module__):  # what its own attributes do not hide
+        if is_users_module(type(value).__module__):  # class variables that no attribute hides
             shared = _variables(type(value))
             yield from ((f".{name}", part) for name, part in shared if name not in own)
 
 
 def _in_slots(value: Any) -> dict[str, Any]:
-    """The attributes of an object of the user's that are not in its `__dict__`."""
+    """Return the attributes that a class of the user's keeps in slots."""
     found = {}
     for kind in type(value).__mro__:
-        if is_users(kind.__module__):
+        if is_users_module(kind.__module__):
             slots = [
                 name for name, part in vars(kind).items() if type(part) is MemberDescriptorType
             ]
@@ -218,6 +217,7 @@ def _in_slots(value: Any) -> dict[str, Any]:
 
 
 def _kept_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function keeps from call to call: closure, defaults, attributes."""
     names = function.__code__.co_freevars
     for name, cell in zip(names, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # nothing was assigned to it yet
@@ -227,7 +227,7 @@ def _kept_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _variables(owner: Any) -> Iterator[tuple[str, Any]]:
-    """What a module or class keeps for all: neither its functions nor its constants' types."""
+    """Yield the variables of a module or class: neither functions nor classes nor modules."""
     for name, value in list(vars(owner).items()):
         if not name.startswith("__") and not callable(value) and not isinstance(value, ModuleType):
             yield name, value

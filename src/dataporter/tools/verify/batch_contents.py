@@ -1,8 +1,8 @@
-"""What a batch holds, as digests that travel between processes, and the first difference.
+"""The contents of a batch, as digests that travel between processes, and their differences.
 
-A batch of any container is taken apart into leaves, each with the path to it. A leaf whose
-first dimension is that of the samples has a digest for each sample. Digests are of bits: a
-NaN equals itself, 0.0 is not -0.0. Where a leaf is small its values come along, to be shown.
+A batch of any container is taken apart into leaves, each with its path. A leaf whose first
+dimension is the number of samples has a digest for each sample. Digests compare bits: a NaN
+equals itself, 0.0 is not -0.0. The values of a small leaf travel with it, to be shown.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ import torch
 from dataporter.errors import FactoryError
 from dataporter.fetch.containers import joined, parts_of
 
-_SHOWN_BYTES = 2**14  # of a leaf whose values come along
-_DEEPEST = 50  # containers in containers; what is further inside has one digest
+_SHOWN_BYTES = 2**14  # of a leaf whose values travel with it
+_DEEPEST = 50  # containers in containers; all that is deeper has one digest
 _PLAIN = (str, bytes, bool, int, float, complex, type(None))
 
 
 class Leaf(NamedTuple):
-    """One value in a batch that is no container."""
+    """A value in a batch that is no container."""
 
     kind: str
     shape: tuple[int, ...]
-    digests: tuple[bytes, ...]  # of each sample, or one of all
-    values: tuple[str, ...]  # of each element, or none where there are too many
+    digests: tuple[bytes, ...]  # one for each sample, or a single one
+    values: tuple[str, ...]  # of each element; empty if there are too many
 
 
 Contents: TypeAlias = dict[str, Leaf]
 
 
 class Difference(NamedTuple):
-    """Where two batches differ first, and how."""
+    """The first place where two batches differ."""
 
     path: str
-    sample: int | None  # number in the batch, where it can be told
-    words: str
+    sample: int | None  # its number in the batch, if known
+    message: str
 
 
 def contents_of(batch: Any, samples: int | None = None) -> Contents:
-    """Take a batch of so many samples apart.
+    """Take a batch of `samples` samples apart.
 
     >>> held = contents_of({"x": torch.zeros(2, 3), "names": ["a", "b"]}, samples=2)
     >>> [(path, leaf.kind, len(leaf.digests)) for path, leaf in held.items()]
@@ -63,7 +63,7 @@ def _leaves(
     if inner is None:
         yield path, _leaf(part, samples)
         return
-    # What a tensor is made of is not by sample, even where it has as many parts.
+    # The blocks of a tensor are not samples, even if there are as many.
     below = None if isinstance(part, torch.Tensor) else samples
     is_empty = True
     for step, each in inner:
@@ -74,7 +74,7 @@ def _leaves(
 
 
 def _inside(part: Any) -> Iterable[tuple[str, Any]] | None:
-    """Steps into a container, or a tensor that is not one block of memory; None for a leaf."""
+    """Return the parts of a container, or of a tensor in several blocks; None for a leaf."""
     if isinstance(part, _PLAIN):
         return None
     if isinstance(part, torch.Tensor):
@@ -84,30 +84,26 @@ def _inside(part: Any) -> Iterable[tuple[str, Any]] | None:
 
 
 def _blocks(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
-    """What a sparse, nested or quantised tensor is made of; None for any other."""
+    """Return the blocks of a sparse, nested or quantised tensor; None for any other."""
     tensor = tensor.detach()
     if tensor.is_nested:
         return [(f"[{number}]", each) for number, each in enumerate(tensor.unbind())]
     if tensor.is_quantized:
-        integers = ("int_repr", tensor.int_repr())
-        if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-            scale, zero = tensor.q_scale(), tensor.q_zero_point()
-            return [integers, ("q_scale", scale), ("q_zero_point", zero)]
-        return [
-            integers,
-            ("q_per_channel_axis", tensor.q_per_channel_axis()),
-            ("q_per_channel_scales", tensor.q_per_channel_scales()),
-            ("q_per_channel_zero_points", tensor.q_per_channel_zero_points()),
-        ]
-    names = _SPARSE.get(tensor.layout)
-    if names is None:
+        is_whole = tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
+        names: tuple[str, ...] = _QUANTISED if is_whole else _QUANTISED_BY_CHANNEL
+    elif tensor.layout in _SPARSE:
+        names = _SPARSE[tensor.layout]
+        tensor = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor
+    else:
         return None
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
     blocks = [(name, getattr(tensor, name)()) for name in names]
     return [("shape", tuple(tensor.shape)), *blocks]
 
 
+_QUANTISED = ("int_repr", "q_scale", "q_zero_point")
+_QUANTISED_BY_CHANNEL = (
+    *("int_repr", "q_per_channel_axis", "q_per_channel_scales", "q_per_channel_zero_points"),
+)
 _SPARSE = {
     torch.sparse_coo: ("indices", "values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -118,7 +114,7 @@ _SPARSE = {
 
 
 def _listed(part: Any) -> Leaf:
-    """A leaf of one plain value for each sample."""
+    """Make a leaf of one plain value for each sample."""
     digests = tuple(digest(value) for value in part)
     return Leaf(f"list of {type(part[0]).__name__}", (len(part),), digests, _shown(part))
 
@@ -142,7 +138,7 @@ def _leaf(part: Any, samples: int | None) -> Leaf:
 
 
 def _read(tensor: torch.Tensor) -> tuple[torch.Tensor, bytes]:
-    """All elements of a tensor in a row, and their bits."""
+    """Return all elements of a tensor in a row, and their bits."""
     if tensor.is_meta:
         return torch.empty(0), b""  # it has a shape and nothing else
     whole = tensor.detach().to_dense() if tensor.is_mkldnn else tensor.detach()
@@ -152,7 +148,7 @@ def _read(tensor: torch.Tensor) -> tuple[torch.Tensor, bytes]:
     except (RuntimeError, TypeError) as error:
         msg = (
             f"a batch has a {type(tensor).__name__} of layout {tensor.layout} whose bits cannot be "
-            f"read ({type(error).__name__}: {error}). Let the loader deliver what it is made of."
+            f"read ({type(error).__name__}: {error}). Deliver the tensors that it consists of."
         )
         raise FactoryError(msg) from error
 
@@ -162,7 +158,7 @@ def _is_small(data: bytes) -> bool:
 
 
 def _shown(values: Any, size: int = 8) -> tuple[str, ...]:
-    """Values in words; floats of `size` bytes with as many digits as tell them apart."""
+    """Write values; floats of `size` bytes with enough digits to tell them apart."""
     digits = 17 if size > 4 else 9  # noqa: PLR2004  bytes of a float32
     return tuple(
         f"{value:.{digits}g}" if isinstance(value, float) else reprlib.repr(value)
@@ -175,7 +171,7 @@ def _hash(data: bytes) -> bytes:
 
 
 def digest(value: Any) -> bytes:
-    """Hash any object by what it holds, not by where it lies or in which order it was pickled.
+    """Hash any object by its contents, not by its address or the order of its sets.
 
     >>> digest({"a": [1, {2, 3}]}) == digest({"a": [1, {3, 2}]})
     True
@@ -183,7 +179,7 @@ def digest(value: Any) -> bytes:
     False
     """
     outermost = _Opened(None, iter((value,)))
-    opened = [outermost]  # from the outside in; not Python's own stack, which is too small
+    opened = [outermost]  # from the outside in; Python's own stack would be too small
     inside = set[int]()
     while True:
         last = opened[-1]
@@ -193,11 +189,11 @@ def digest(value: Any) -> bytes:
                 return last.digest()
             opened.pop()
             inside.remove(id(last.value))
-            opened[-1].take(last.value, last.digest())
+            opened[-1].add(last.value, last.digest())
         elif (plain := _without_parts(part)) is not None:
-            last.take(part, plain)
+            last.add(part, plain)
         elif id(part) in inside:
-            last.take(part, b"again")
+            last.add(part, b"again")
         else:
             inside.add(id(part))
             opened.append(_Opened(part, _parts(part)))
@@ -212,19 +208,20 @@ class _Opened:
     def __init__(self, value: Any, parts: Iterator[Any]) -> None:
         self.value = value
         self.parts = parts
-        self._held: list[bytes] = []
+        self._digests: list[bytes] = []
 
-    def take(self, part: Any, held: bytes) -> None:
-        """Note the next part, and what that holds."""
-        self._held.append(b"%b(%d)%b" % (type(part).__qualname__.encode(), len(held), held))
+    def add(self, part: Any, digest: bytes) -> None:
+        """Add the digest of the next part."""
+        kind = type(part).__qualname__.encode()
+        self._digests.append(b"%b(%d)%b" % (kind, len(digest), digest))
 
     def digest(self) -> bytes:
         is_set = isinstance(self.value, set | frozenset)
-        return _hash(b"".join(sorted(self._held) if is_set else self._held))
+        return _hash(b"".join(sorted(self._digests) if is_set else self._digests))
 
 
 def _without_parts(value: Any) -> bytes | None:
-    """What an object is that is made of no others; None for one that is."""
+    """Return the bytes of an object without parts; None for one with parts."""
     if isinstance(value, _PLAIN):
         return value if isinstance(value, bytes) else repr(value).encode(errors="replace")
     if isinstance(value, torch.Tensor | np.ndarray):
@@ -238,7 +235,7 @@ def _without_parts(value: Any) -> bytes | None:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What an object is made of, as far as it says."""
+    """Yield the parts of an object, as far as it shows them."""
     if isinstance(value, list | tuple | set | frozenset):
         yield from value
     elif isinstance(value, dict | Mapping):
@@ -255,32 +252,32 @@ def _parts(value: Any) -> Iterator[Any]:
         # As pickle would, but part by part: a pickle depends on which parts are one object.
         try:
             made = value.__reduce_ex__(4)
-        except Exception:  # noqa: BLE001  it cannot be pickled, so its type must do
+        except Exception:  # noqa: BLE001  it cannot be pickled, so only its type counts
             return
         for each in (made,) if isinstance(made, str) else made:
             yield list(each) if isinstance(each, Iterator) else each
 
 
 def difference(expected: Contents, found: Contents) -> Difference | None:
-    """Say where two batches differ first; None where they are equal bit by bit.
+    """Find the first difference between two batches; None if all bits are equal.
 
     >>> one, other = (contents_of({"x": torch.tensor([1, n])}, samples=2) for n in (2, 3))
     >>> difference(one, other)
-    Difference(path='x', sample=1, words='expected 2, found 3')
+    Difference(path='x', sample=1, message='expected 2, found 3')
     >>> difference(one, one) is None
     True
     """
     for path in [*expected, *(path for path in found if path not in expected)]:
         one, other = expected.get(path), found.get(path)
         if one is not None and other is not None and one[:3] == other[:3]:
-            continue  # values are only to be shown: those of an object may have its address
+            continue  # values are only shown: those of an object may have its address
         if one is None or other is None:
             missing, there = ("found", one) if other is None else ("expected", other)
             kind = "" if there is None else f" ({there.kind})"
             return Difference(path, None, f"was not {missing} there{kind}")
         if (one.kind, one.shape) != (other.kind, other.shape):
-            words = f"expected {_described(one)}, found {_described(other)}"
-            return Difference(path, None, words)
+            message = f"expected {_described(one)}, found {_described(other)}"
+            return Difference(path, None, message)
         return _differing(path, one, other)
     return None
 
@@ -294,13 +291,13 @@ def _described(leaf: Leaf) -> str:
 def _differing(path: str, one: Leaf, other: Leaf) -> Difference:
     pairs = zip(one.digests, other.digests, strict=True)
     sample = next((n for n, (mine, its) in enumerate(pairs) if mine != its), 0)
-    words = "the bits differ"
+    message = "the bits differ"
     each = zip(one.values, other.values, strict=False)
     for number, (mine, its) in enumerate(each):
         if mine != its:
             place, size = "", max(len(one.values) // max(len(one.digests), 1), 1)
             if size > 1:
                 place = f" at element {number % size}"
-            words = f"expected {mine}, found {its}{place}"
+            message = f"expected {mine}, found {its}{place}"
             break
-    return Difference(path, sample if len(one.digests) > 1 else None, words)
+    return Difference(path, sample if len(one.digests) > 1 else None, message)

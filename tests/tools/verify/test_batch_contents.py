@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataporter import FactoryError
-from dataporter.tools.verify.contents import contents_of, difference, digest
+from dataporter.tools.verify.batch_contents import contents_of, difference, digest
 
 SAMPLES = 3
 
@@ -76,7 +76,7 @@ def test_one_changed_element_is_pointed_at(tensor, sample, element):
     one, other = (contents_of({"a": [0], "x": x}, SAMPLES) for x in (tensor, changed))
     found = difference(one, other)
     assert (found.path, found.sample) == ("x", sample)
-    assert found.words.endswith(f"at element {element}")
+    assert found.message.endswith(f"at element {element}")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_one_changed_element_is_pointed_at(tensor, sample, element):
 def test_differences_are_told_in_words(one, other, words):
     found = difference(contents_of(one, 2), contents_of(other, 2))
     assert found is not None
-    assert re.search(words, found.words)
+    assert re.search(words, found.message)
 
 
 def test_a_nan_is_equal_to_the_same_nan_and_large_values_are_not_carried_along():
@@ -111,7 +111,7 @@ def test_a_nan_is_equal_to_the_same_nan_and_large_values_are_not_carried_along()
     (leaf,) = contents_of(torch.zeros(10**6)).values()
     assert leaf.values == ()
     (other,) = contents_of(torch.ones(10**6)).values()
-    assert difference({"": leaf}, {"": other}).words == "the bits differ"
+    assert difference({"": leaf}, {"": other}).message == "the bits differ"
 
 
 def test_an_object_that_refers_to_itself_has_a_digest():

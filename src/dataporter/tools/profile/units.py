@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Durations, sizes, shares and rates, written with their units."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def percent(share: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Write how many come in a second.
+    """Write a number per second.
 
     >>> rate(4.251), rate(31.24), rate(12345.6)
     ('4.25', '31.2', '12,346')
@@ -48,7 +48,7 @@ def rate(per_second: float) -> str:
 
 
 def times(factor: float) -> str:
-    """Write how many times as much something is.
+    """Write a factor.
 
     >>> times(12.34)
     '12 times'

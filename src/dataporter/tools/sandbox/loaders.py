@@ -1,0 +1,69 @@
+"""The user's own loader with other options, replaced on their way into its constructor.
+
+The factory needs no arguments for that: while it runs, every `ResumableDataLoader` that it makes,
+or subclass of one, takes the changed options in place of the given ones. This happens only in
+processes of the sandbox, where nobody else makes loaders.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from dataporter.errors import FactoryError
+from dataporter.resumable_dataloader import ResumableDataLoader
+
+_WITHOUT_WORKERS = {"persistent_workers": False, "multiprocessing_context": None}
+
+
+def make_loader(
+    factory: Callable[[], Any], changes: Mapping[str, Any]
+) -> tuple[DataLoader[Any], dict[str, Any] | None]:
+    """Call a factory; return its loader and the options that the factory gave to it.
+
+    The options of a loader that is not ours are None.
+    """
+    given: dict[int, dict[str, Any]] = {}  # by the loader's id
+    original = ResumableDataLoader.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        options = dict(bound.arguments)
+        options |= options.pop("unknown")
+        del options["self"]
+        given[id(self)] = options
+        original(self, **_fitting({**options, **changes}))
+
+    ResumableDataLoader.__init__ = init  # type: ignore[method-assign]  # restored below
+    try:
+        loader = factory()
+    finally:
+        ResumableDataLoader.__init__ = original  # type: ignore[method-assign]
+    if not isinstance(loader, DataLoader):
+        kind = type(loader)
+        found = "None" if loader is None else f"a {kind.__module__}.{kind.__qualname__}"
+        msg = f"the factory returned {found}, not a loader. Return the loader that it makes."
+        raise FactoryError(msg)
+    if isinstance(loader, ResumableDataLoader) and id(loader) not in given:
+        msg = (
+            "the factory returned a loader that it had not made: a new one is needed at every "
+            "call. Make the loader inside of the function."
+        )
+        raise FactoryError(msg)
+    return loader, given.get(id(loader))
+
+
+def _fitting(options: dict[str, Any]) -> dict[str, Any]:
+    """Drop options that would contradict the changed ones."""
+    if options["num_workers"] == 0:
+        options |= _WITHOUT_WORKERS
+    if options["strategy"] == "distributed" and options["rank"] is None:
+        options |= {"rank": 0, "world_size": 1}  # the sandbox has no process group
+    return options

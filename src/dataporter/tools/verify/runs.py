@@ -1,0 +1,221 @@
+"""One run of the user's loader, in a process of the sandbox: its batches and its states."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dataporter.fetch.worker_info import WorkerInfo, announced
+from dataporter.law import Plan, Tail
+from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.samplers import ResumableSampler
+from dataporter.tools.sandbox import USUAL, Conditions, Problem, Sandbox
+from dataporter.tools.verify.batch_contents import Contents, contents_of
+from dataporter.tools.verify.facts import LoaderFacts, make_verifiable
+from dataporter.tools.verify.object_changes import Change, changes, keep, look
+
+
+class Delivered(NamedTuple):
+    """One batch."""
+
+    epoch: int
+    number: int  # in its epoch, from 1
+    positions: tuple[int, ...] | None  # None unless the order is our own
+    indices: tuple[int, ...] | None
+    contents: tuple[Contents, ...]  # of the batch, or of each of its samples
+
+
+@dataclass(slots=True, kw_only=True)
+class RunResult:
+    """All that a run has delivered."""
+
+    delivered: list[Delivered] = field(default_factory=list)
+    states: list[bytes] = field(default_factory=list)  # before each batch, and after the last
+    first: int = 0  # batches of the first of two times
+    out_of_time: bool = False
+    killed: int = 0  # workers
+    changed: list[Change] = field(default_factory=list)
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A job for the sandbox: make the loader, load a state, deliver batches."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    state: bytes | None = None
+    batches: int = 1
+    seconds: float = 60.0
+    passes: int = 1000  # at most
+    by_sample: bool = False  # record the samples of each batch, uncollated
+    twice: bool = False  # load the same state again, and deliver the same batches again
+    looks: bool = False  # record which objects change meanwhile
+    restores: str | None = None  # the path of an object to put back before the second time
+    kills: tuple[int, ...] = ()  # kill a worker after so many batches
+    worker: tuple[int, int] | None = None  # tell the dataset that it is in worker i of n
+
+    def make(self, factory: Callable[[], Any]) -> tuple[ResumableDataLoader[Any], LoaderFacts]:
+        """Make the loader with this run's options."""
+        options = {"in_order": True, **self.options, **(_BY_SAMPLE if self.by_sample else {})}
+        return make_verifiable(factory, options)
+
+    def use(self, loader: ResumableDataLoader[Any], facts: LoaderFacts) -> RunResult:
+        """Deliver the batches."""
+        return _Delivery(loader, facts, self).result()
+
+
+class _Delivery:
+    def __init__(self, loader: ResumableDataLoader[Any], facts: LoaderFacts, run: Run) -> None:
+        self._loader = loader
+        self._facts = facts
+        self._run = run
+        self._result = RunResult()
+        self._deadline = monotonic() + run.seconds
+        self._other_children = {child.pid for child in multiprocessing.active_children()}
+
+    def result(self) -> RunResult:
+        try:
+            if self._run.state is not None:
+                self._loader.load_state_dict(pickle.loads(self._run.state))  # noqa: S301  ours
+            roots = self._roots()
+            before = look(roots) if self._run.looks else {}
+            try:
+                self._deliver_once_or_twice(roots)
+            finally:
+                if self._run.looks:
+                    self._result.changed = changes(before, look(roots))
+        except BaseException as error:  # noqa: BLE001  a dataset can raise anything
+            self._result.problem = Problem.of(error)
+        return self._result
+
+    def _roots(self) -> dict[str, Any]:
+        """Objects of the user's from which to look for changes."""
+        roots: dict[str, Any] = {self._facts.dataset: self._loader.dataset}
+        if self._loader.collate_fn is not None:
+            roots["collate_fn"] = self._loader.collate_fn
+        if self._facts.has_sampler:
+            is_batched = self._loader.batch_size is None and self._loader.batch_sampler is not None
+            roots["sampler"] = self._loader.batch_sampler if is_batched else self._loader.sampler
+        return roots
+
+    def _deliver_once_or_twice(self, roots: dict[str, Any]) -> None:
+        restore = None if self._run.restores is None else keep(roots, self._run.restores)
+        start = self._loader.state_dict()
+        self._deliver(self._run.batches)
+        self._result.first = len(self._result.delivered)
+        if self._run.twice:
+            if restore is not None:
+                restore()
+            self._loader.load_state_dict(start)
+            self._deliver(2 * self._result.first)
+
+    def _deliver(self, most: int) -> None:
+        self._record_state()
+        delivered, empty = self._result.delivered, 0
+        for _ in range(self._run.passes):
+            count = len(delivered)
+            self._deliver_pass(most)
+            empty = empty + 1 if len(delivered) == count else 0
+            # The rest of an epoch may be empty; two empty passes are the end.
+            if self._result.out_of_time or len(delivered) >= most or empty == 2:  # noqa: PLR2004
+                return
+
+    def _deliver_pass(self, most: int) -> None:
+        with self._in_worker():
+            batches = iter(self._loader)
+            positions = self._positions()
+            self._kill_if_due()
+            for batch in batches:
+                self._record(batch, next(positions, None))
+                self._kill_if_due()
+                if monotonic() > self._deadline:
+                    self._result.out_of_time = True
+                if self._result.out_of_time or len(self._result.delivered) >= most:
+                    break
+
+    @contextlib.contextmanager
+    def _in_worker(self) -> Iterator[None]:
+        """Make the dataset believe that it is in a worker, if asked to."""
+        if self._run.worker is None:
+            yield
+            return
+        worker, count = self._run.worker
+        dataset = self._loader.dataset
+        with announced(WorkerInfo(id=worker, num_workers=count, seed=0, dataset=dataset)):
+            if self._loader.worker_init_fn is not None:
+                self._loader.worker_init_fn(worker)
+            yield
+
+    def _positions(self) -> Iterator[tuple[int, ...]]:
+        """Yield the positions of each batch of the pass that has just begun."""
+        sampler, loader = self._loader.sampler, self._loader
+        if not self._facts.follows_own_order or not isinstance(sampler, ResumableSampler):
+            return iter(())
+        tail: Tail = "drop" if loader.drop_last else sampler.tail
+        plan = Plan(
+            length=sampler.order.length,
+            batch_size=loader.batch_size or 1,
+            topology=sampler.topology,
+            tail=tail,
+        )
+        return (tuple(map(int, batch)) for batch in plan.batches(loader.samples_processed))
+
+    def _record(self, batch: Any, positions: tuple[int, ...] | None) -> None:
+        loader, indices = self._loader, None
+        if positions is not None:
+            sampler: Any = loader.sampler
+            indices = tuple(sampler.order.indices(loader.epoch, np.array(positions)).tolist())
+        contents = (
+            tuple(pickle.loads(batch))  # noqa: S301  made by `_contents_by_sample`
+            if self._run.by_sample
+            else (contents_of(batch, None if positions is None else len(positions)),)
+        )
+        self._result.delivered.append(
+            Delivered(loader.epoch, loader.batches_processed, positions, indices, contents)
+        )
+        self._record_state()
+
+    def _record_state(self) -> None:
+        if not self._run.twice:
+            self._result.states.append(pickle.dumps(self._loader.state_dict()))
+
+    def _kill_if_due(self) -> None:
+        if len(self._result.delivered) not in self._run.kills[self._result.killed :]:
+            return
+        for child in multiprocessing.active_children():
+            is_new = child.pid not in self._other_children
+            if is_new and child.name.startswith("dataporter worker"):
+                os.kill(child.pid or 0, signal.SIGKILL)
+                self._result.killed += 1
+                return
+
+
+def _contents_by_sample(samples: list[Any]) -> bytes:
+    """Collate samples into the contents of each."""
+    return pickle.dumps([contents_of(sample) for sample in samples])
+
+
+_BY_SAMPLE = {
+    "collate_fn": _contents_by_sample,
+    "converter": None,
+    "device": None,
+    "device_converter": None,
+    "pin_memory": False,
+}
+
+
+def run_in(
+    sandbox: Sandbox, run: Run, conditions: Conditions = USUAL
+) -> tuple[LoaderFacts, RunResult]:
+    """Run the user's loader once, in a new process of a sandbox."""
+    facts, result = sandbox.run(run, conditions)
+    return facts, RunResult(problem=result) if isinstance(result, Problem) else result

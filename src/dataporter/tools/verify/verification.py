@@ -1,0 +1,227 @@
+"""`verify`: an uninterrupted run, many interrupted ones, and the reason why they differ."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from dataporter.arguments import check_int, check_number
+from dataporter.errors import FactoryError, NotExactError
+from dataporter.tools.sandbox import USUAL, Conditions, ProcessEndedError, Sandbox, TimeUpError
+from dataporter.tools.sandbox.conditions import why_clock_must_run
+from dataporter.tools.verify.causes import cause_of_problem, find_cause
+from dataporter.tools.verify.comparison import Samples, samples_of
+from dataporter.tools.verify.interruptions import Interruption, ResumeValues, plan_interruptions
+from dataporter.tools.verify.reference import run_uninterrupted
+from dataporter.tools.verify.report import Cause, Check, Report
+from dataporter.tools.verify.runs import Run, RunResult, run_in
+from dataporter.tools.verify.trial import NotRunError, Trial
+
+_SEARCHED_BATCHES = 4  # in which a cause is looked for
+_FEWEST = 2  # batches: one before an interruption, one after it
+
+# Reasons why a check was not run.
+_TIME_UP = "the time was up"
+_KILLED = "a process of the verification was killed"
+_SPARED = "the workers had ended before they could be killed"
+_NOTHING_LEFT = "no batch was left for it"
+
+
+def assert_resumes_exactly(make_loader: Callable[[], Any] | str, **options: Any) -> Report:
+    """Raise `NotExactError`, an AssertionError, unless a loader resumes exactly.
+
+    For tests. `options` are those of `verify`. The report is returned, or is the error's message.
+
+    >>> from dataporter import ResumableDataLoader
+    >>> def make_loader():
+    ...     return ResumableDataLoader(range(64), batch_size=4, shuffle=True, seed=1)
+    >>> assert_resumes_exactly(make_loader, batches=4).is_exact
+    True
+    """
+    __tracebackhide__ = True  # pytest then shows the line of the test
+    report = verify(make_loader, **options)
+    if not report.is_exact:
+        msg = f"\n{report}"
+        raise NotExactError(msg)
+    return report
+
+
+def verify(
+    make_loader: Callable[[], Any] | str,
+    *,
+    batches: int = 32,
+    seconds: float = 120,
+    seed: int = 0,
+    workers: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    world_sizes: Sequence[int] | None = None,
+    points: int = 3,
+    fail_fast: bool = False,
+    on_start: Callable[[Report], None] | None = None,
+    on_check: Callable[[Check], None] | None = None,
+    shows_output: bool = False,
+) -> Report:
+    """Interrupt a loader in many ways, and compare the rest with an uninterrupted run.
+
+    `make_loader` makes a new loader at each call: a function without arguments, or
+    "package.module:function". It is called in other processes only. Other worker counts, batch
+    sizes and numbers of ranks replace its own on their way into the constructor of
+    `ResumableDataLoader`. The report names checks that are impossible for this loader, and why.
+
+    Environment variables, files and the machine are the same in all runs. If samples depend on
+    these, verify does not notice.
+
+    The uninterrupted run has `batches` batches, at most two epochs. All runs together take at most
+    about `seconds`; checks after that are not run. `points` of the interruptions are random, by
+    `seed`. With `fail_fast`, the first difference ends the verification. `on_start` is called with
+    a description of the loader, `on_check` with each outcome at once. Prints of the user's code
+    are dropped, unless `shows_output`.
+
+    Two kinds of checks need the `cli` extra: the run at another time, and the search for the clock
+    as a cause. Without it, they are skipped.
+    """
+    check_int("batches", batches, least=_FEWEST)
+    check_number("seconds", seconds, above=0)
+    check_int("points", points, least=0)
+    values = ResumeValues(
+        workers=_checked("workers", workers, 0),
+        batch_sizes=_checked("batch_sizes", batch_sizes, 1),
+        world_sizes=_checked("world_sizes", world_sizes, 1),
+        points=points,
+    )
+    began = monotonic()
+    sandbox = Sandbox(make_loader, Run, seconds=seconds, shows_output=shows_output, interpreters=2)
+    with contextlib.closing(sandbox):
+        verification = _Verification(sandbox, batches, seconds)
+        if on_start is not None:
+            on_start(verification.report())
+        checks = []
+        for planned in verification.plan(values, random.Random(seed)):
+            checks.append(check := verification.check(planned))
+            if on_check is not None:
+                on_check(check)
+            if fail_fast and check.outcome == "differs":
+                break
+    if not verification.has_compared:
+        fewer = f", or fewer than {batches} batches" if batches > _FEWEST else ""
+        msg = (
+            f"no resume could be compared within {seconds:g} seconds, so nothing is known. Give "
+            f"more seconds{fewer}."
+        )
+        raise FactoryError(msg)
+    elapsed = round(monotonic() - began, 3)
+    return replace(verification.report(), checks=tuple(checks), seconds=elapsed)
+
+
+def _checked(name: str, values: Sequence[int] | None, least: int) -> Sequence[int] | None:
+    for value in values or ():
+        check_int(name, value, least=least)
+    return values
+
+
+class _Verification:
+    def __init__(self, sandbox: Sandbox, batches: int, seconds: float) -> None:
+        self._sandbox = sandbox
+        self._reference = run_uninterrupted(sandbox, batches, seconds)
+        self._known_samples: Samples | None = None
+        self._cause: Cause | None = None
+        self._checks_left = 0
+        self.has_compared = False  # a resume, or found a difference
+
+    def plan(self, values: ResumeValues, chance: random.Random) -> list[Interruption | Check]:
+        """List the checks."""
+        planned = plan_interruptions(
+            self._reference.facts,
+            self._reference.epochs,
+            values,
+            chance,
+            why_not_importable=self._sandbox.why_not_importable,
+            why_clock_must_run=why_clock_must_run(),
+        )
+        found = list(planned)
+        self._checks_left = len(found)
+        return found
+
+    def check(self, planned: Interruption | Check) -> Check:
+        """Try one interruption, unless it is skipped."""
+        self._checks_left -= 1
+        if isinstance(planned, Check):
+            return planned
+        try:
+            check = self._try(planned)
+        except NotRunError as error:
+            return Check(name=planned.name, outcome="not run", words=str(error))
+        self.has_compared |= check.outcome == "differs" or planned.start > 0
+        return check
+
+    def _try(self, planned: Interruption) -> Check:
+        if self._sandbox.seconds_left <= 0:
+            raise NotRunError(_TIME_UP)
+        if planned.interpreter:
+            self._sandbox.prepare(planned.interpreter + 1)
+        trial = Trial(self._reference, planned, self._run, self._samples)
+        try:
+            message = trial.difference()
+        except TimeUpError:
+            raise NotRunError(_TIME_UP) from None
+        except ProcessEndedError:
+            raise NotRunError(_KILLED) from None
+        except FactoryError as error:
+            if self._sandbox.seconds_left <= 0:
+                raise NotRunError(_TIME_UP) from None
+            return Check(name=planned.name, outcome="differs", words=str(error))
+        if message is not None:
+            self._cause = self._cause or self._find_cause(planned, trial)
+            return Check(name=planned.name, outcome="differs", words=message)
+        if not trial.compared:
+            raise NotRunError(_TIME_UP if trial.out_of_time else _NOTHING_LEFT)
+        if trial.spared_workers:
+            raise NotRunError(_SPARED)
+        return Check(name=planned.name, outcome="exact", batches=trial.compared)
+
+    def _find_cause(self, planned: Interruption, trial: Trial) -> Cause:
+        if trial.problem is not None and trial.problem.mismatched:
+            return cause_of_problem(trial.problem)
+        facts, batches = self._reference.facts, self._reference.batches
+        at = min(planned.start + trial.compared, len(batches) - 1)
+        return find_cause(
+            self._sandbox,
+            facts,
+            self._reference.states[at],
+            len(batches) if facts.has_lanes else min(len(batches) - at, _SEARCHED_BATCHES),
+            interpreter=planned.interpreter or 1,
+        )
+
+    def _run(self, run: Run, conditions: Conditions = USUAL) -> RunResult:
+        """Run the loader once, within its share of the time that is left."""
+        share = self._sandbox.seconds_left / (self._checks_left + 1)
+        return run_in(self._sandbox, replace(run, seconds=share), conditions)[1]
+
+    def _samples(self) -> Samples:
+        """Return the samples of the first epoch, by position, as a single rank reads them."""
+        if self._known_samples is None:
+            epochs = self._reference.epochs
+            run = Run(
+                options={"rank": 0, "world_size": 1},
+                state=self._reference.states[0],
+                batches=epochs.count(epochs[0]) * self._reference.facts.world_size,
+                by_sample=True,
+                passes=1,
+            )
+            result = self._run(run)
+            if result.problem is not None:
+                msg = f"a single rank cannot read all samples: {result.problem.message}"
+                raise NotRunError(msg)
+            self._known_samples = samples_of(result.delivered)
+        return self._known_samples
+
+    def report(self) -> Report:
+        """Return the report without its checks."""
+        reference = self._reference
+        return Report(
+            loader=str(reference.facts), reference=str(reference), checks=(), cause=self._cause
+        )
