@@ -49,7 +49,7 @@ _REMEDY = "Pass restart_epoch=True to load_state to restart the loader's epoch."
 class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types
     """One of our loaders as `Accelerator.prepare` returns it.
 
-    Everything except iteration is the loader's own: `len()`, `epoch`, `set_epoch`,
+    Everything except iteration is the loader's own: `len()`, `epoch`, `set_epoch`, `seek`,
     `batches_processed`, `state_dict`. The look-ahead for the last batch delivers nothing, so a
     state taken in a training step includes exactly the batches up to this one.
     """
@@ -150,7 +150,12 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
                 "processes. Make the loader after the Accelerator, and without strategy='simple'."
             )
             raise TopologyError(msg)
-        if several and not self.even_batches and getattr(loader.sampler, "tail", None) == "pad":
+        if (
+            several
+            and not self.even_batches
+            and loader.plan is not None
+            and loader.plan.tail == "pad"
+        ):
             msg = (
                 'even_batches=False conflicts with the loader\'s tail="pad". Make the loader with '
                 'tail="uneven" or tail="drop".'
@@ -185,7 +190,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
             if not self._restarts_epoch:
                 raise
             for loader in self._resumable:
-                loader.set_epoch(loader.epoch)
+                loader.seek(loader.epoch)
             return
         before = [loader.state_dict() for loader in self._resumable]
         try:
@@ -213,4 +218,4 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
             if not self._restarts_epoch:
                 msg = f"{error} {_REMEDY}"
                 raise StateMismatchError(msg) from error
-            loader.set_epoch(states[0]["epoch"] + states[0]["finished"])
+            loader.seek(states[0]["epoch"] + states[0]["finished"])

@@ -149,7 +149,7 @@ class ResumableTrainer(Trainer):
             self._check_batch_size(trained.train_batch_size)
             _check_counts(self._saved[0], loader, epoch, step * accumulated)
         if step == 0 or self._saved is None:
-            loader.set_epoch(epoch)
+            loader.seek(epoch)
 
     def _check_batch_size(self, saved: int | None) -> None:
         """Raise if the batch size differs from the checkpoint's.

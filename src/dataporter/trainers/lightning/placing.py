@@ -22,7 +22,7 @@ def place(trainer: Trainer, loader: Any, state: State, epoch: int, *, continues:
         # trainer has called set_epoch on the sampler, and the next pass would repeat this epoch.
         continue_from(loader, state)
         if not continues:  # the load before was only a check of the state
-            loader.load_state_dict(state_at_start(loader.state_dict(), epoch))
+            loader.seek(epoch)
         return
     if not isinstance(loader, ResumableDataLoader):
         if continues:
@@ -45,12 +45,6 @@ def is_seekable(loader: object) -> bool:
     if not isinstance(loader, ResumableDataLoader) or not is_own(loader.sampler):
         return False
     return "lanes" not in loader.state_dict()
-
-
-def state_at_start(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Return a state of the same order at the start of an epoch."""
-    start = {"epoch": epoch, "samples_processed": 0, "batches_processed": 0, "finished": False}
-    return {name: value for name, value in {**state, **start}.items() if name != "ahead"}
 
 
 def batches_done(trainer: Trainer, loaders: Sequence[Any], states: Sequence[State]) -> int | None:

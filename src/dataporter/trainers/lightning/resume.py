@@ -29,7 +29,7 @@ from dataporter.errors import (
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.trainers.lightning import loops
 from dataporter.trainers.lightning.framework import Callback, LightningModule, Trainer
-from dataporter.trainers.lightning.placing import batches_done, is_seekable, place, state_at_start
+from dataporter.trainers.lightning.placing import batches_done, is_seekable, place
 from dataporter.trainers.lightning.record import (
     KEY,
     bare_record,
@@ -166,7 +166,8 @@ class ResumeCallback(Callback):
             # The validation data may have changed. The state is loaded only for a drawn seed.
             with contextlib.suppress(StateError):
                 if is_seekable(loader):
-                    loader.load_state_dict(state_at_start(state, epoch))
+                    loader.load_state_dict(state)
+                    loader.seek(epoch)
 
     def _snapshot(self, trainer: Trainer, loaders: list[Any]) -> Snapshot:
         if self._recorded is not None:
@@ -199,10 +200,11 @@ class ResumeCallback(Callback):
     ) -> None:
         msg = f"epoch {self._epoch} restarts, since the checkpoint cannot be resumed: {why}"
         warnings.warn(msg, StateMismatchWarning, stacklevel=2)
-        starts = [
-            state_at_start(state, self._epoch) if is_seekable(loader) else state
-            for loader, state in zip(loaders, present, strict=True)
-        ]
+        starts = []
+        for loader, state in zip(loaders, present, strict=True):
+            if is_seekable(loader):
+                loader.seek(self._epoch)
+            starts.append(loader.state_dict() if is_seekable(loader) else state)
         self._place(trainer, loaders, Snapshot(states=starts, ended=[]), continues=True)
         if continues:
             loops.continue_after(trainer, 0)
