@@ -162,6 +162,30 @@ def test_the_targets_files_and_extras_that_are_named_exist():
             assert (ROOT / path).exists(), (page, path)
 
 
+def test_the_files_and_names_of_a_design_note_exist():
+    source = ROOT / "src" / "dataporter"
+    for page in (DOCS / "design").glob("[0-9]*.md"):
+        decisions = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]
+        for decision in decisions:
+            parts = re.findall(r"^\*(What|Why|Measured|Code)\.\*", decision, re.MULTILINE)
+            assert [part for part in parts if part != "Measured"] == ["What", "Why", "Code"], (
+                decision
+            )
+            code = decision.partition("*Code.*")[2].partition("tests: ")[0]
+            for path in re.findall(r"`([\w/]+(?:\.py|/))`", code):
+                assert (source / path).exists() or (ROOT / path).exists(), (page.name, path)
+            for names, path in re.findall(r"((?:`[\w.]+`(?: and )?)+) in `([\w/]+\.py)`", code):
+                for name in re.findall(r"(\w+)`", names):
+                    assert re.search(rf"(def|class) {name}\b", (source / path).read_text()), name
+
+
+def test_the_architecture_is_short_and_the_tests_it_names_exist():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert text.count("\n") <= 200
+    for path in re.findall(r"`((?:benchmarks|tests|docs)/[\w/.]*)`", text):
+        assert (ROOT / path).exists(), path
+
+
 def test_every_option_of_the_loader_is_documented_with_its_default():
     rows = re.findall(r"^\| (`.*?) \| ?(.*?) \| ", (DOCS / "options.md").read_text(), re.MULTILINE)
     documented = {
