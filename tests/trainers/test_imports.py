@@ -106,28 +106,33 @@ def test_only_an_integration_imports_a_framework_and_only_its_own():
 
 
 IMPORT = """
-import time, torch, torch.utils.data
+import time
+started = time.thread_time()
+import torch, torch.utils.data
+torchs = time.thread_time() - started
 started = time.thread_time()
 {statement}
 took = time.thread_time() - started
 import dataporter
-print(took, dataporter.__file__)
+print(took / torchs, dataporter.__file__)
 """
 
 
 @pytest.mark.parametrize(
-    ("statement", "most_seconds"),
-    [("import dataporter", 0.01), ("from dataporter import ResumableDataLoader", 0.05)],
+    ("statement", "largest_share"),
+    [("import dataporter", 0.005), ("from dataporter import ResumableDataLoader", 0.05)],
 )
-def test_importing_takes_little_time_beyond_torchs_own(statement, most_seconds, tmp_path):
+def test_importing_takes_a_small_share_of_the_time_that_torch_takes(
+    statement, largest_share, tmp_path
+):
     copied = tmp_path / "dataporter"
     shutil.copytree(SOURCE, copied, ignore=shutil.ignore_patterns("__pycache__"))
     assert compileall.compile_dir(copied, quiet=1)  # as an installed package is
-    took = []
-    for _ in range(5):  # the shortest run is the least disturbed one
-        seconds, path = python(IMPORT.format(statement=statement), path=tmp_path).stdout.split()
+    shares = []
+    for _ in range(5):  # the smallest share is the least disturbed one
+        share, path = python(IMPORT.format(statement=statement), path=tmp_path).stdout.split()
         assert Path(path).parent == copied
-        took.append(float(seconds))
-        if took[-1] < most_seconds:
+        shares.append(float(share))
+        if shares[-1] < largest_share:
             break
-    assert min(took) < most_seconds, took
+    assert min(shares) < largest_share, shares
