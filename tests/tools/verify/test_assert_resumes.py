@@ -160,6 +160,11 @@ def test_a_loader_is_made_with_other_options_whatever_its_class():
     assert make().num_workers == 2
 
 
+def test_a_misspelled_argument_is_explained_as_by_the_loader_itself():
+    with pytest.raises(OptionTypeError, match="shufle.*Did you mean 'shuffle'"):
+        make_verifiable(lambda: StatefulDataLoader([1, 2], shufle=True), {"num_workers": 0})
+
+
 def test_a_loader_that_was_made_before_is_refused():
     kept = planted.clean("tensors")
     with pytest.raises(FactoryError, match="had not made"):
