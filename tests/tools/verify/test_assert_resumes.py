@@ -161,7 +161,7 @@ def test_a_loader_is_made_with_other_options_whatever_its_class():
 
 
 def test_a_misspelled_argument_is_explained_as_by_the_loader_itself():
-    with pytest.raises(OptionTypeError, match="shufle.*Did you mean 'shuffle'"):
+    with pytest.raises(OptionTypeError, match=r"shufle.*Did you mean 'shuffle'"):
         make_verifiable(lambda: StatefulDataLoader([1, 2], shufle=True), {"num_workers": 0})
 
 
