@@ -312,6 +312,15 @@ def test_without_its_extra_the_command_says_what_to_install(monkeypatch, capsys)
     assert 'pip install "torch-dataporter[cli]"' in err
 
 
+def test_without_psutil_the_command_names_its_extra():
+    script = "import sys; sys.modules['psutil'] = None; from dataporter.tools.cli import start"
+    command = [sys.executable, "-c", f"{script}; start()", "--version"]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "psutil is not installed" in ended.stderr
+    assert 'pip install "torch-dataporter[cli]"' in ended.stderr
+
+
 # As a process
 
 

@@ -1,7 +1,6 @@
 """`assert_resumes_exactly` in a test, and what `verify` takes and refuses."""
 
 import contextlib
-import pickle
 import re
 import time
 
@@ -13,8 +12,6 @@ from dataporter import FactoryError, NotExactError, OptionError, OptionTypeError
 from dataporter.stateful_dataloader import StatefulDataLoader
 from dataporter.tools.sandbox import Sandbox, sandbox
 from dataporter.tools.verify import assert_resumes_exactly, verify
-from dataporter.tools.verify.facts import make_verifiable
-from dataporter.tools.verify.object_changes import changes, keep, look
 from dataporter.tools.verify.runs import Run, run_in
 
 QUICK = {"batches": 4, "points": 0, "workers": (1,), "batch_sizes": (), "world_sizes": ()}
@@ -144,57 +141,3 @@ def test_the_loaders_own_batch_size_and_a_single_rank_are_named_as_what_they_are
     names = [check.name.partition(", ")[2] for check in others]
     assert names == ["with batches of 5", "on 1 rank", "on 2 ranks, then on 1"]
     assert {check.outcome for check in others} == {"exact"}
-
-
-# Made with other options
-
-
-def test_a_loader_is_made_with_other_options_whatever_its_class():
-    def make():
-        return StatefulDataLoader([1, 2, 3], 2, num_workers=2, persistent_workers=True)
-
-    loader, facts = make_verifiable(make, {"num_workers": 0, "batch_size": 3})
-    assert [batch.tolist() for batch in loader] == [[1, 2, 3]]
-    assert (facts.loader, facts.num_workers, facts.batch_size) == ("StatefulDataLoader", 0, 3)
-    assert facts.shares_nothing
-    assert make().num_workers == 2
-
-
-def test_a_loader_that_was_made_before_is_refused():
-    kept = planted.clean("tensors")
-    with pytest.raises(FactoryError, match="had not made"):
-        make_verifiable(lambda: kept, {})
-
-
-# Looking for what changes
-
-
-def test_everything_that_fetching_changes_is_seen_and_can_be_put_back():
-    counter = [0]
-
-    def collate(samples, seen=counter):
-        seen[0] += 1
-
-    dataset = planted.wrong("CountsBesides").dataset
-    roots = {"dataset": dataset, "collate_fn": collate}
-    before, put_back = look(roots), keep(roots, "dataset.kept")
-    dataset[3]
-    collate([])
-    planted.MODULES.random()
-    found = {change.path: change.kind for change in changes(before, look(roots))}
-    assert found == {
-        "planted.MODULES": "generator",
-        "dataset.kept": "size",
-        "dataset.reads": "number",
-        "collate_fn.defaults[0][0]": "number",
-        "dataset.data": "data",
-    }
-    put_back()
-    assert dataset.kept == {}
-
-
-def test_looking_changes_nothing():
-    dataset = planted.wrong("OwnGenerator").dataset
-    before = pickle.dumps(dataset)
-    assert changes(look({"dataset": dataset}), look({"dataset": dataset})) == []
-    assert pickle.dumps(dataset) == before

@@ -11,7 +11,6 @@ from planted import loader
 from dataporter.tools.sandbox import Conditions, Sandbox
 from dataporter.tools.verify import verify
 from dataporter.tools.verify.causes import find_cause
-from dataporter.tools.verify.object_changes import changes, keep, look
 from dataporter.tools.verify.runs import Run, run_in
 
 QUICK = {"batches": 6, "points": 0, "workers": (), "batch_sizes": (), "world_sizes": ()}
@@ -90,14 +89,3 @@ def test_what_measures_how_long_it_takes_does_not_differ_at_another_time():
         ]
     assert runs[1].problem is None
     assert runs[0].delivered == runs[1].delivered
-
-
-def test_a_counter_in_slots_is_seen_and_put_back():
-    dataset = planted_causes.Slotted()
-    roots = {"dataset": dataset}
-    before, put_back = look(roots), keep(roots, "dataset.calls")
-    dataset[0]
-    (change,) = changes(before, look(roots))
-    assert change.path == "dataset.calls"
-    put_back()
-    assert dataset.calls == 0

@@ -33,10 +33,13 @@ def make_loader(
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(self, *args, **kwargs)
+        try:
+            bound = signature.bind(self, *args, **kwargs)
+        except TypeError:
+            original(self, *args, **kwargs)  # raises an error that says more
+            raise
         bound.apply_defaults()
         options = dict(bound.arguments)
-        options |= options.pop("unknown")
         del options["self"]
         given[id(self)] = options
         original(self, **_fitting({**options, **changes}))
