@@ -36,7 +36,6 @@ def make_loader(
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         options = dict(bound.arguments)
-        options |= options.pop("unknown")
         del options["self"]
         given[id(self)] = options
         original(self, **_fitting({**options, **changes}))
