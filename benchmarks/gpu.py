@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from measure import interleaved, table
 from torch.utils.data import DataLoader
+from workloads import Images, TokenWindows
 
 from dataporter import ResumableDataLoader
 from dataporter.converters import DtypeConverter
-from dataporter.tools.comparison.measure import interleaved, table
-from dataporter.tools.comparison.workloads import Images, TokenWindows
 
 ROUNDS = 3
 GIB = 2**30
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def link(size: int = 64 * 3 * 224 * 224 * 4) -> float:
-    """What copies of one batch's size reach, in GiB/s."""
+    """Speed of copies of one batch's size, in GiB/s."""
     source = torch.ones(size, dtype=torch.uint8).pin_memory()
     target = torch.empty_like(source, device="cuda")
     seconds = interleaved({"copies": partial(_copy, source, target, 100)}, 5)["copies"]

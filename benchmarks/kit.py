@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from measure import interleaved, table
 from torch.utils.data import DataLoader, TensorDataset
 
 from dataporter.converters import KeyBasedDtypeConverter
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.tools.comparison.measure import interleaved, table
 from dataporter.training import (
     DataLoaderConfig,
     DataLoaderFactory,
@@ -172,7 +172,7 @@ def _bare_casts(batch: dict[str, torch.Tensor], dtypes: dict[str, torch.dtype]) 
 
 
 def overhead() -> str:
-    """What a loop with steps of 10 ms spends in next(), beyond what a list of batches takes.
+    """Time that a loop with steps of 10 ms spends in next(), beyond that of a list of batches.
 
     Steps sleep, as a process does while its device computes. Beside it stands what batches
     cost that are made by hand after such a pause, with cold caches: without workers, no
@@ -274,7 +274,7 @@ class Rows:
 
 
 def savings() -> str:
-    """What conversions save by the library's report, and in the memory that workers share."""
+    """Savings of conversions, by the library's report and in the memory that workers share."""
     rows = []
     for use, before, after, promised in (
         ("embeddings, images", torch.float32, "float16", 0.5),
@@ -299,7 +299,7 @@ def savings() -> str:
 
 
 def _shared_bytes(dataset: Any, converter: Any) -> int:
-    """What all batches of a pass take in shared memory, if they are kept."""
+    """Shared memory of all batches of a pass, if they are kept."""
     loader = ResumableDataLoader(dataset, batch_size=8, num_workers=1, converter=converter)
     kept, held = [], 0
     for batch in loader:

@@ -1,4 +1,4 @@
-"""What an index of the shuffled order costs, from a thousand samples to a trillion."""
+"""Cost of an index of the shuffled order, from a thousand samples to a trillion."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 import torch
+from measure import count, interleaved, table
 
 from dataporter.law import ShuffledOrder
-from dataporter.tools.comparison.measure import count, interleaved, table
 
 LENGTHS = [10**3, 10**4, 10**6, 10**8, 10**9, 10**12]
 INDICES = 2**17  # evaluated at a time, from the middle of the epoch where it is longer

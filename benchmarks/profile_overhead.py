@@ -1,4 +1,4 @@
-"""What it costs to be able to profile a loader, and to do it.
+"""Cost of profiling a loader, and of being able to.
 
     python benchmarks/profile_overhead.py [SRC]
 
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measure import table
 
 from dataporter import ResumableDataLoader
-from dataporter.tools.comparison.measure import table
 
 GENERATIONS = 6  # processes are started anew: each has its memory elsewhere
 ROUNDS = 12
@@ -132,7 +132,7 @@ def _player(who: str, source: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _asked(process: subprocess.Popen[str], name: str) -> float:
-    """Have a process make one pass; the seconds it took."""
+    """Ask a process for one pass; return its seconds."""
     if process.stdin is None or process.stdout is None:
         msg = "the process was started without pipes"
         raise RuntimeError(msg)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from measure import interleaved, table
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataporter.stateful_dataloader import StatefulDataLoader
-from dataporter.tools.comparison.measure import interleaved, table
 
 ROUNDS = 5
 

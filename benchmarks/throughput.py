@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from measure import interleaved, table
 from torch.utils.data import DataLoader, TensorDataset
+from workloads import FiveFields, TokenWindows
 
 from dataporter import ResumableDataLoader
-from dataporter.tools.comparison.measure import interleaved, table
-from dataporter.tools.comparison.workloads import FiveFields, TokenWindows
 
 ROUNDS = 9
 

@@ -6,11 +6,11 @@ import warnings
 from functools import partial
 from typing import Any
 
+from measure import interleaved, table
 from torch.utils.data import DataLoader
+from workloads import WORKLOADS, TokenWindows
 
 from dataporter import ResumableDataLoader
-from dataporter.tools.comparison.measure import interleaved, table
-from dataporter.tools.comparison.workloads import WORKLOADS, TokenWindows
 
 ROUNDS = 5
 

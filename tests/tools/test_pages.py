@@ -1,27 +1,62 @@
-"""Parts of pages: axes whose words stand where they belong, at round numbers."""
+"""Pages and their pictures: self-contained, escaped, readable on light and dark paper."""
 
-import math
+import io
+import re
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
+from jinja2 import UndefinedError
+from PIL import Image
 
-from dataporter.tools.pages import plot, round_steps
-
-
-@given(st.floats(1e-9, 1e12))
-def test_an_axis_is_divided_at_round_numbers_up_to_its_end(highest):
-    ticks = round_steps(highest)
-    step = ticks[1]
-    assert ticks[0] == 0
-    assert 3 <= len(ticks) <= 7
-    assert ticks[-1] <= highest * (1 + 1e-6) < ticks[-1] + step * (1 + 1e-4)
-    assert all(math.isclose(tick, number * step) for number, tick in enumerate(ticks))
-    assert f"{step:.0e}"[0] in "125"
-    assert math.isclose(step, float(f"{step:.0e}"))
+from dataporter.tools.pages import render
+from dataporter.tools.pages.pictures import add_tip, picture, png
 
 
-def test_words_stand_beside_an_axis_where_their_values_are():
-    drawn = plot([], [(0, "top"), (6, "low")], [(2, "left"), (5, "<middle>")], (10, 8))
-    assert '<span style="--at:0.7500">low</span>' in drawn
-    assert '<span style="--at:0.2000">left</span>' in drawn
-    assert '<span style="--at:0.5000">&lt;middle&gt;</span>' in drawn
+def draw(figure, greys):
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 47], color=greys.pale, label="a < b & c")
+    (bar,) = axes.bar([0.5], [20], color="#d55e00")
+    add_tip(bar, '<b>20</b> of "47"')
+    axes.set(xlabel="step", ylabel="loss")
+    axes.legend()
+
+
+def test_a_picture_is_drawn_for_narrow_and_for_wide_screens():
+    drawn = picture("curves", draw, 200, wide=900)
+    boxes = re.findall(r'class="(\w+)"><svg [^>]*viewBox="0 0 (\d+)(?:\.\d+)? 200', drawn)
+    assert boxes == [("narrow", "350"), ("wide", "900")]
+    assert drawn.count('role="img" aria-label="curves"') == 2
+
+
+def test_axes_ticks_labels_and_legends_stay_text():
+    drawn = picture("curves", draw, 200)
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", drawn)
+    assert {"step", "loss", "20", "40", "a &lt; b &amp; c"} <= set(texts)
+    assert all(float(size) >= 12 for size in re.findall(r"font: ([\d.]+)px", drawn))
+
+
+def test_greys_follow_the_page_and_colours_do_not():
+    drawn = picture("curves", draw, 200)
+    assert {"var(--ink)", "var(--soft)", "var(--pale)", "var(--line)"} <= set(
+        re.findall(r"var\(--\w+\)", drawn)
+    )
+    assert not re.search(r"#0[1-4]0[1-4]0[1-4]", drawn)
+    assert "#d55e00" in drawn
+
+
+def test_a_tip_is_escaped_and_names_of_groups_are_left_out():
+    drawn = picture("curves", draw, 200)
+    assert drawn.count("<title>&lt;b&gt;20&lt;/b&gt; of '47'</title>") == 2
+    assert "<g id=" not in drawn
+    assert "http" not in drawn
+
+
+def test_a_png_is_drawn_on_white_paper():
+    with Image.open(io.BytesIO(png(draw, (400, 200)))) as image:
+        assert image.format == "PNG"
+        assert image.size == (600, 300)
+        assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_a_template_without_a_value_is_an_error_not_a_gap():
+    with pytest.raises(UndefinedError):
+        render("demo")

@@ -1,1 +1,1 @@
-"""What looks at loaders from outside. Nothing here is imported by a training run."""
+"""Tools that examine loaders from outside. A training run imports nothing from here."""

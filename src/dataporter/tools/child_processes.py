@@ -1,8 +1,7 @@
 """The child processes of a command: started as modules of this package, and ended with it.
 
 A child leads a session of its own, so that a terminal's Ctrl-C reaches the command only, which
-then ends its children. If the command is killed, the system kills the children; see
-`take_offspring_along` for the processes that these have started.
+then ends its children. If the command is killed, the system kills the children.
 """
 
 from __future__ import annotations
@@ -12,11 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from dataporter.engine.child_processes import die_with
 from dataporter.tools.sandbox.processes import check_fork
@@ -103,41 +99,3 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 def die_with_command() -> None:
     """Make the system kill this child when the command that started it is gone."""
     die_with(int(os.environ[_PARENT]))
-
-
-@contextlib.contextmanager
-def take_offspring_along() -> Iterator[None]:
-    """End all processes of this child's session with it, even those that are stopped.
-
-    A process does not inherit the wish to die with its parent, and a stopped process cannot notice
-    that its parent is gone. So a guard does, a fork of this child.
-    """
-    if sys.platform != "linux":
-        yield
-        return
-    parent = os.getpid()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
-        guard = os.fork()
-    if guard == 0:
-        _guard(parent)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(guard, signal.SIGKILL)
-        os.waitpid(guard, 0)
-
-
-def _guard(parent: int) -> NoReturn:
-    """Wait until the parent is gone, then end its group, this process included."""
-    try:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(parent).wait()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.killpg(0, signal.SIGTERM)
-        os.killpg(0, signal.SIGCONT)
-        time.sleep(_MOMENT)
-        os.killpg(0, signal.SIGKILL)
-    finally:
-        os._exit(1)

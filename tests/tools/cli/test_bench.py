@@ -1,229 +1,166 @@
-"""`dataporter bench` as a user runs it: it is shown to run, not what it measures."""
+"""`dataporter bench` on small loaders: its table, its verdict and its errors, not its speeds."""
 
-import contextlib
+import io
 import json
-import math
 import os
-import re
-import signal
-import subprocess
-import tempfile
-import time
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-from chromium import opened
-from terminals import COMMAND, in_terminal, marked, piped
-from watching import environment, state_of, until
+from terminals import COMMAND, in_terminal, marked
+from torch.utils.data import DataLoader, RandomSampler
+from watching import until
 
-from dataporter.tools.cli import bench, main
-from dataporter.tools.comparison import resuming
-from dataporter.tools.comparison.contenders import CONTENDERS, installed
-from dataporter.tools.comparison.measure import in_turns
-from dataporter.tools.comparison.page import page_of
-from dataporter.tools.comparison.racing import race
-from dataporter.tools.comparison.report import Comparison
-from dataporter.tools.comparison.resuming import Point, Resumed, WrongBatchError, measured
-from dataporter.tools.comparison.workloads import WORKLOADS, FiveFields
+from dataporter import ResumableDataLoader
+from dataporter.tools.bench import Comparison, arguments_of
+from dataporter.tools.cli.main import run as run_command
 
-# torchdata uses what torch deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+LOADERS = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory):
-    """A short comparison, its output piped, where sockets' names would be too long."""
-    folder = tmp_path_factory.mktemp("bench")
-    temporary = folder / ("temporary" * 10)
-    temporary.mkdir()
-    command = (*COMMAND, "bench", "--seconds", "1", "--out", "out")
-    done = piped(*command, cwd=folder, TMPDIR=str(temporary))
-    assert list(temporary.iterdir()) == []
-    return done, folder / "out"
+@pytest.fixture(autouse=True)
+def _in_the_folder_of_the_loaders(monkeypatch):
+    monkeypatch.chdir(LOADERS)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the current folder
 
 
-def test_all_that_is_installed_is_compared_and_written(shown):
-    done, out = shown
-    assert (done.returncode, done.stderr) == (0, "")
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "\x1b" not in done.stdout
-    assert {path.name for path in out.iterdir()} == {"bench.md", "bench.html", "bench.json"}
-    results = json.loads((out / "bench.json").read_text())
-    assert {"torch", "torchdata", "dataporter"} <= set(results["versions"])
-    first = results["races"][0]
-    assert first["failed"] == {}
-    assert all(len(times) >= 3 for times in first["times"].values())
-    assert first["to_torch"]["torch"] == 1
-    resumed = {(r["who"], r["samples"], r["position"]): r for r in results["resumes"]}
-    largest = resumed["dataporter", 10**12, 5 * 10**11]
-    assert largest["seconds"] or " s at " in largest["why"]  # which a busy machine leads to
-    assert "36,000 GB" in resumed["torch", 10**12, 5 * 10**11]["why"]
-    assert len(resumed["torchdata", 10**6, 0]["seconds"]) >= 1
-    markdown = (out / "bench.md").read_text()
-    assert "| token windows (256 int32), batches of 64, 2 workers" in markdown
-    assert "| 10^12 " in markdown
+def run(*arguments):
+    """Run the command in this process; its status, output and errors."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        run_command(["bench", *map(str, arguments)])
+    return ended.value.code, out.getvalue(), err.getvalue()
 
 
-def test_its_page_is_sound_in_a_browser_narrow_and_wide(shown, tmp_path):
-    for width, (scrolled, drawn, figures) in opened(shown[1] / "bench.html", tmp_path).items():
-        assert scrolled <= width
-        assert drawn >= 3 + 2 * 3  # bars, and lines of two plots
-        assert set(figures) == {"delivery", "by-size", "by-position"}
-        assert all(across > width * 0.35 and down > 60 for across, down in figures.values())
+def found(factory):
+    status, out, err = run(factory, "--batches", 4, "--rounds", 1, "--json")
+    assert (status, err) == (0, "")
+    return json.loads(out)
 
 
-def test_ctrl_c_leaves_no_process_and_no_file(tmp_path):
-    mark = f"bench-{os.getpid()}"
-    (tmp_path / "temporary").mkdir()
-    terminal = in_terminal(
-        *(*COMMAND, "bench", "--seconds", "30"),
-        cwd=tmp_path,
-        mark=mark,
-        TMPDIR=str(tmp_path / "temporary"),
+def test_three_loaders_are_compared_in_a_table_with_a_verdict():
+    status, out, err = run("benched_loaders:torchs", "--batches", 8, "--rounds", 2)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert "\x1b" not in out
+    assert lines[0] == "Rows, batches of 8, 2 workers"
+    rows = {line.split()[0]: line.split() for line in lines[1:] if line.strip()}
+    assert {"torch", "torchdata", "dataporter", "limit"} <= set(rows)
+    assert rows["torch"][3] == "1.00x"
+    verdict = " ".join(out.split()).partition("100 % ")[2]
+    assert verdict.startswith("dataporter ")
+    assert verdict.endswith("of the limit.")
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size"),
+    [
+        ("torchs", 8),
+        ("ours", 8),
+        ("stateful", 8),
+        ("sampled", 8),
+        ("weighted", 8),
+        ("batched", 2),
+        ("single", 1),
+    ],
+)
+def test_loaders_of_every_kind_are_compared(name, batch_size):
+    comparison = found(f"benched_loaders:{name}")
+    assert comparison["batch_size"] == pytest.approx(batch_size, abs=0.3)
+    assert comparison["limit"] > 0
+    assert list(comparison["speeds"]) == ["torch", "torchdata", "dataporter"]
+    assert comparison["failed"] == {}
+    assert comparison["to_torch"]["torch"] == 1
+    for loader, speed in comparison["speeds"].items():
+        assert speed > 0
+        assert comparison["of_limit"][loader] == pytest.approx(speed / comparison["limit"])
+
+
+def test_an_iterable_dataset_is_compared():
+    comparison = found("benched_loaders:iterable")
+    assert comparison["dataset"] == "Stream"
+    assert list(comparison["speeds"]) == ["torch", "torchdata", "dataporter"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["benched_loaders:nothing"], "the factory returned None, not a loader"),
+        (["benched_loaders:a_list"], "the factory returned a builtins.list, not a loader"),
+        (["benched_loaders:broken"], "the loader failed: LookupError: the disk is gone"),
+        (["benched_loaders:empty"], "dataporter: the loader delivered no batch"),
+        (["benched_loaders:crashing"], "the process ended while the factory ran"),
+        (["benched_loaders:endless", "--seconds", "0.5"], "has not returned after 0.5 seconds"),
+        (["benched_loaders:torhcs"], "Did you mean 'torchs'"),
+        (["benched_loaders:torchs", "--rounds", "0"], "rounds must be at least 1"),
+        (["benched_loaders:torchs", "--batches", "0"], "batches must be at least 1"),
+        (["benched_loaders:torchs", "--seconds", "0"], "seconds must be"),
+    ],
+)
+def test_a_factory_that_cannot_be_compared_is_refused_in_plain_words(arguments, words):
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert words in " ".join(err.split())
+    assert "Traceback" not in err
+
+
+def test_a_loader_that_fails_does_not_stop_the_others():
+    comparison = found("benched_loaders:partly")
+    assert comparison["limit"] > 0
+    assert list(comparison["failed"]) == ["torch", "torchdata", "dataporter"]
+    assert all("not in a worker" in why for why in comparison["failed"].values())
+    assert comparison["verdict"].startswith("dataporter cannot run this loader: ")
+    status, out, _ = run("benched_loaders:partly", "--batches", 4, "--rounds", 1)
+    assert status == 0
+    assert out.count(" failed ") == 3
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [
+        (
+            240.0,
+            "dataporter is faster than torch's DataLoader (2.40x) and reaches 80 %",
+        ),
+        (
+            90.0,
+            "dataporter is slower than torch's DataLoader (0.90x) and reaches 30 %",
+        ),
+        (103.0, "dataporter and torch's DataLoader are equally fast; dataporter reaches 34 %"),
+    ],
+)
+def test_the_verdict_is_one_sentence(ours, verdict):
+    comparison = Comparison(
+        dataset="Rows",
+        batch_size=8,
+        num_workers=2,
+        versions={"torch": "1", "dataporter": "1"},
+        limit=300,
+        speeds={"torch": 100.0, "dataporter": ours},
+        failed={},
     )
-    until(lambda: len(marked(mark)) >= 4, 60)  # itself, its child, workers
+    assert comparison.verdict == f"{verdict} of the limit."
+
+
+def test_arguments_are_those_of_the_loader():
+    loader = DataLoader(range(8), 4, shuffle=True, drop_last=True, num_workers=2, prefetch_factor=3)
+    copied = arguments_of(loader)
+    assert (copied["batch_size"], copied["shuffle"], copied["drop_last"]) == (4, True, True)
+    assert (copied["num_workers"], copied["prefetch_factor"]) == (2, 3)
+    assert arguments_of(ResumableDataLoader(range(8), 4, shuffle=True))["shuffle"] is True
+    assert arguments_of(ResumableDataLoader(range(8), 4))["shuffle"] is False
+    some = RandomSampler(range(8), num_samples=4)
+    assert arguments_of(DataLoader(range(8), 4, sampler=some))["sampler"] is some
+
+
+def test_ctrl_c_leaves_no_process(tmp_path):
+    mark = f"bench-{os.getpid()}"
+    arguments = ("benched_loaders:torchs", "--batches", "1000000", "--seconds", "500")
+    terminal = in_terminal(*COMMAND, "bench", *arguments, cwd=LOADERS, mark=mark)
+    until(lambda: len(marked(mark)) >= 6, 60)  # the command, its sandbox and two workers
     terminal.press(b"\x03")
     assert terminal.status() == 130
     until(lambda: not marked(mark))
     assert terminal.widest() <= 80
-    assert list(tmp_path.rglob("*")) == [tmp_path / "temporary"]
-
-
-@pytest.fixture
-def short():
-    """A folder of a short name: torch's workers have sockets in it, whose names have a limit."""
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="b-") as folder:
-        yield Path(folder)
-
-
-def in_the_background(mark, folder):
-    """The command, once workers of it stand still."""
-    command = subprocess.Popen(
-        [*COMMAND, "bench", "--seconds", "60"],
-        cwd=folder,
-        env={**environment(), "DATAPORTER_TEST_MARK": mark, "TMPDIR": str(folder)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until(lambda: any(_stands_still(pid) for pid in marked(mark)), 100)
-    return command
-
-
-def _stands_still(pid):
-    with contextlib.suppress(OSError):
-        return state_of(pid) == "T"
-    return False
-
-
-@pytest.mark.soak  # what a signal does to any command, tests/cli/test_main.py shows
-def test_sigterm_leaves_no_process_and_no_file_though_workers_stand_still(short):
-    mark = f"bench-ended-{os.getpid()}"
-    command = in_the_background(mark, short)
-    command.send_signal(signal.SIGTERM)
-    _, errors = command.communicate(timeout=60)
-    assert (command.returncode, errors) == (143, "dataporter: ended by SIGTERM.\n")
-    until(lambda: not marked(mark))
-    assert list(short.iterdir()) == []
-
-
-def test_a_kill_leaves_no_process_though_workers_stand_still(short):
-    mark = f"bench-killed-{os.getpid()}"
-    command = in_the_background(mark, short)
-    command.kill()
-    command.communicate(timeout=60)
-    until(lambda: not marked(mark), 60)
-
-
-def ran(*arguments):
-    """Run the command in this process; its status."""
-    with pytest.raises(SystemExit) as ended:
-        main.run(["bench", *map(str, arguments)])
-    return ended.value.code
-
-
-def test_an_impossible_time_is_bad_input(tmp_path, capsys):
-    assert ran("--seconds", 0, "--json", "--out", tmp_path) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "seconds must be finite and above 0, found 0.0" in printed.err
-
-
-def test_a_contender_that_fails_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
-    def broken(dataset, batch_size, workers):
-        raise LookupError("not today")
-        yield
-
-    monkeypatch.setitem(CONTENDERS, "torch", broken)
-    found = race(WORKLOADS[1], 0.1, 0)
-    assert found.failed == {"torch": "LookupError: not today"}
-    assert found.speed("torch") is None
-    assert found.speed("dataporter") > 0
-    report = Comparison(versions=installed(), machine="", races=(found,), resumes=(), seconds=1.0)
-    assert "| failed " in report.markdown()
-    monkeypatch.setattr(bench, "compare", lambda *_args, **_named: report)
-    assert ran("--json", "--out", tmp_path) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["races"][0]["failed"] == found.failed
-    assert printed["races"][0]["to_torch"]["dataporter"] is None
-
-
-def test_sizes_stand_in_powers_of_ten_and_positions_in_proportion():
-    sizes = [10**5, 10**6, 10**7, 10**9, 10**12]
-    shares = [0, 10, 50, 90]
-    points = [(size, size // 2) for size in sizes]
-    points += [(10**6, 10**4 * share) for share in shares if share != 50]
-    resumes = tuple(
-        Resumed(who="dataporter", samples=samples, position=position, seconds=(0.01,))
-        for samples, position in points
-    )
-    found = Comparison(versions=installed(), machine="", races=(), resumes=resumes, seconds=1.0)
-    page = page_of(found)
-    for name, places in (
-        ("by-size", [math.log10(size / 10**5) / 7 for size in sizes]),
-        ("by-position", [share / 90 for share in shares]),
-    ):
-        figure = page.partition(f'id="{name}"')[2].partition("</figure>")[0]
-        along = figure.partition('class="along"')[2]
-        ticks = [float(at) for at in re.findall(r"--at:([\d.]+)", along)]
-        assert ticks == pytest.approx(places, abs=1e-4)
-        width = float(re.search(r'viewBox="0 0 (\S+)', figure)[1])
-        line = re.findall(r'd="M([^"]+)"', figure)[-1]
-        drawn = [float(point.split()[0]) / width for point in line.split("L")]
-        assert drawn == pytest.approx(places, abs=1e-4)
-
-
-def test_every_contender_delivers_all_samples_of_an_epoch():
-    dataset = FiveFields(64)
-    for who in installed():
-        stream = CONTENDERS[who](dataset, 8, 1)
-        seen = [int(id_) for _ in range(8) for id_ in next(stream)["id"]]
-        stream.close()
-        assert sorted(seen) == list(range(64)), who
-
-
-def test_a_resume_to_the_wrong_batch_is_an_error_not_a_time(monkeypatch):
-    right = resuming.RESUMES["dataporter"]
-
-    def off_by_one(samples, batches):
-        return right(samples, batches)[0], right(samples, batches + 1)[1]
-
-    points = [Point(samples=10**4, position=6400)]
-    assert next(iter(measured("dataporter", points, 2, 1.0))).seconds
-    monkeypatch.setitem(resuming.RESUMES, "dataporter", off_by_one)
-    with pytest.raises(WrongBatchError):
-        list(measured("dataporter", points, 2, 1.0))
-
-
-@pytest.mark.parametrize("who", [who for who in resuming.RESUMES if who in installed()])
-def test_beyond_what_took_too_long_nothing_is_tried(who):
-    points = [Point(samples=10**4, position=640), Point(samples=10**5, position=64_000)]
-    first, second = measured(who, points, 3, limit=1e-9)
-    assert len(first.seconds) == 1
-    assert second.why.endswith("s at 640 of 10,000")
-
-
-def test_turns_end_with_the_time_but_not_before_there_is_a_spread():
-    made = in_turns({"a": lambda: None, "b": lambda: None}, 9, until=time.monotonic() - 1)
-    assert [len(times) for times in made.values()] == [3, 3]
-    assert len(in_turns({"a": lambda: None}, 9)["a"]) == 9

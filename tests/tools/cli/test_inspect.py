@@ -455,7 +455,7 @@ def test_what_is_no_checkpoint_is_refused_in_plain_words(tmp_path):
     assert "it is not a checkpoint" in said["text.pt"]
     assert "it is not a checkpoint" in said["image.pt"]
     assert "there is no loader state in" in said["weights.pt"]
-    assert "it is a zip file, but not one of torch.save" in said["zip.pt"]
+    assert "it is a zip file, but not a complete one of torch.save" in said["zip.pt"]
     for name in ("half.json", "deep.json", "digits.json"):
         assert "it is damaged, cut short or no checkpoint" in said[name], name
 
@@ -484,7 +484,7 @@ def test_each_trouble_has_an_error_of_its_own_type(tmp_path):
 def test_a_folder_that_was_not_saved_to_its_end_says_so(tmp_path, state):
     save_dcp({"loader": state}, tmp_path)
     (tmp_path / ".metadata").rename(tmp_path / "metadata")
-    assert "it was not saved to its end: there is no .metadata" in refused(tmp_path)
+    assert "it is incomplete: there is no .metadata" in refused(tmp_path)
 
 
 def test_a_folder_whose_data_is_cut_short_says_so(tmp_path, state):
@@ -504,7 +504,7 @@ def test_a_folders_metadata_does_not_lead_out_of_the_folder(tmp_path, state):
     # Of the same length, since a pickle counts the letters of its strings.
     (folder / ".metadata").write_bytes(metadata.replace(b"__0_0.distcp", b"./../1234567"))
     (tmp_path / "12345678").rename(tmp_path / "1234567")
-    assert "it lies outside of the folder" in refused(folder)
+    assert "it is outside of the folder" in refused(folder)
 
 
 def test_what_is_harmless_among_hyper_parameters_hides_no_state(tmp_path, state):

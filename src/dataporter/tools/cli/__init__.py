@@ -1,18 +1,20 @@
-"""The `dataporter` command. What it is made of is imported only when it is run."""
+"""The `dataporter` command. Its parts are imported only when it is run."""
 
 from __future__ import annotations
 
 import sys
 
+_EXTRA = ("jinja2", "matplotlib", "psutil", "rich", "typer")
+
 
 def start() -> None:
-    """Run the command; without the packages that it needs, say how to get them."""
+    """Run the command, or say how to install the packages that it needs."""
     try:
-        from dataporter.tools.cli.main import run  # noqa: PLC0415  typer and rich are an extra
+        from dataporter.tools.cli.main import run  # noqa: PLC0415  its packages are an extra
     except ModuleNotFoundError as error:
-        if error.name not in ("psutil", "rich", "typer"):
+        if error.name not in _EXTRA:
             raise
-        words = 'pip install "torch-dataporter[cli]"'
-        sys.stderr.write(f"dataporter: {error.name} is not installed. Install it: {words}.\n")
+        remedy = 'pip install "torch-dataporter[cli]"'
+        sys.stderr.write(f"dataporter: {error.name} is not installed. Install it: {remedy}.\n")
         sys.exit(2)
     run()

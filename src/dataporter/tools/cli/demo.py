@@ -5,51 +5,38 @@ from __future__ import annotations
 import contextlib
 import random
 import tempfile
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
 
-from dataporter.law.explanation import WIDTH
 from dataporter.tools.cli.files import check_folder, write_whole
-from dataporter.tools.demo import Story, tell
-from dataporter.tools.demo.page import page_of
-from dataporter.tools.demo.picture import check_matplotlib, picture_of
+from dataporter.tools.cli.terminal import make_console, say
+from dataporter.tools.demo import Story, run_demo
+from dataporter.tools.demo.page import page_of, picture_of
 from dataporter.tools.demo.runs import OnStep
 from dataporter.tools.demo.verdict import (
     HOW,
     Verdict,
-    around_the_kill,
+    beside_torch,
     judge,
     topology,
     waits,
 )
+from dataporter.tools.pages import check_matplotlib
 
-_RUNS = {
-    "whole": "1. never interrupted",
-    "killed": "2. to be killed",
-    "resumed": "3. resumed",
-}
+_RUNS = {"whole": "1. uninterrupted", "killed": "2. killed", "resumed": "3. resumed"}
 
 
 def demo(
     seed: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=2**63 - 1, help="Of data and kill; another one each time if not given."
-        ),
+        typer.Option(min=0, max=2**63 - 1, help="Seed of data and kill; random if not given."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for demo.html and demo.png.")] = Path(
         "dataporter-demo"
@@ -57,73 +44,52 @@ def demo(
 ) -> None:
     """Kill a real training at a random step, resume it on other processes, and compare.
 
-    A small network is trained on the CPU by two processes; then again, until SIGKILL ends them at
-    a random step; three others, with other workers and batches, go on from the last checkpoint.
-    Every sample and every loss is compared with the run that was never interrupted, bit by bit.
-    Takes under a minute. Exit status: 0 if all is identical, 1 if not.
+    Two processes train a small network on the CPU. They do it again until SIGKILL ends them at a
+    random step, and three processes with other workers and batches continue from the last
+    checkpoint. Every sample and every loss is compared with the uninterrupted run, bit by bit. The
+    demo takes less than a minute. Exit status: 0 identical, 1 different.
     """
     check_matplotlib()
     check_folder(out)
     seed = random.randrange(1000) if seed is None else seed
-    console = Console(highlight=False, soft_wrap=True)
-    _say(console, f"A training that is killed in mid-epoch, resumed, and compared (seed {seed}).\n")
-    with tempfile.TemporaryDirectory(prefix="dataporter-") as folder, _watched(console) as watch:
-        story = tell(Path(folder), seed, on_step=watch)
+    console = make_console()
+    say(console, f"A training that is killed in mid-epoch, resumed and compared (seed {seed}).\n")
+    with tempfile.TemporaryDirectory(prefix="dataporter-") as folder, _bars(console) as on_step:
+        story = run_demo(Path(folder), seed, on_step=on_step)
     verdict = judge(story)
-    _tell(console, story, verdict)
+    _show(console, story, verdict)
     write_whole(out / "demo.html", page_of(story, verdict))
     write_whole(out / "demo.png", picture_of(story, verdict))
-    _say(console, f"\nPictures: {out / 'demo.html'} and {out / 'demo.png'}\n")
-    _say(console, verdict.words, "bold green" if verdict.is_exact else "bold red")
+    say(console, f"\nPictures: {out / 'demo.html'} and {out / 'demo.png'}\n")
+    say(console, verdict.words, "bold green" if verdict.is_exact else "bold red")
     if not verdict.is_exact:
         raise typer.Exit(1)
 
 
 @contextlib.contextmanager
-def _watched(console: Console) -> Iterator[OnStep]:
-    """Bars where somebody looks on; nothing where the output goes elsewhere."""
-    if not console.is_terminal:
-        yield lambda _name, _made, _total: None
-        return
-    columns = (
-        TextColumn("{task.description:<20}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        bars: dict[str, TaskID] = {}  # of the runs that have begun
+def _bars(console: Console) -> Iterator[OnStep]:
+    """Show a bar for each run that has begun, if the output is a terminal."""
+    columns = (TextColumn("{task.description:<20}"), BarColumn(30), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bars: dict[str, TaskID] = {}
 
-        def watch(name: str, made: int, total: int) -> None:
+        def on_step(name: str, made: int, total: int) -> None:
             if name not in bars:
                 bars[name] = progress.add_task(_RUNS[name], total=total)
-            progress.update(bars[name], completed=made, total=total)
+            progress.update(bars[name], completed=made)
 
-        yield watch
+        yield on_step
 
 
-def _tell(console: Console, story: Story, verdict: Verdict) -> None:
-    whole, killed, resumed = story.whole, story.killed, story.resumed
-    losses = f"{whole[0].loss:.2f} -> {whole[-1].loss:.2f}"
-    kill = f"SIGKILL to all after step {story.killed_after}, in epoch {killed[-1].epoch + 1}"
-    steps = f"steps {resumed[0].step} to {resumed[-1].step}"
-    how = f"{topology(story.before)}; {len(whole)} steps, loss {losses}"
-    _say(console, f"{_RUNS['whole']}: {how}")
-    _say(console, f"{_RUNS['killed']}: the same; {kill}")
-    _say(console, f"{_RUNS['resumed']}: {topology(story.after)}; {steps}")
-    _say(console, f"\n{around_the_kill(story)}\n")
-    _say(console, f"Compared with the run that was never interrupted, in {story.seconds:.0f} s:")
+def _show(console: Console, story: Story, verdict: Verdict) -> None:
+    first, last = story.whole[0].loss, story.whole[-1].loss
+    kill = f"SIGKILL to all after step {story.killed_after}, in epoch {story.epoch + 1}"
+    start = f"from the checkpoint of step {story.resumed_from}"
+    say(console, f"{_RUNS['whole']}: {topology(story.before)}, loss {first:.2f} -> {last:.2f}")
+    say(console, f"{_RUNS['killed']}: {kill}")
+    say(console, f"{_RUNS['resumed']}: {topology(story.after)}, {start}\n")
+    findings = Table("compared with the uninterrupted run", "", box=SIMPLE, show_edge=False)
     for finding in verdict.findings:
-        style = "" if finding.is_good else "bold red"
-        _say(console, f"  {finding.what:<37}{finding.words}", style)
-    _say(console, f"\n{HOW}\n{waits(story)}", "dim")
-
-
-def _say(console: Console, words: str, style: str = "") -> None:
-    wrapped = (
-        textwrap.fill(line, WIDTH, subsequent_indent="   " * line[:1].isdigit())
-        if len(line) > WIDTH
-        else line
-        for line in words.split("\n")
-    )
-    console.print(Text("\n".join(wrapped), style=style))
+        findings.add_row(*finding[:2], style="" if finding.is_good else "bold red")
+    console.print(findings)
+    say(console, f"{beside_torch(story)}\n\n{HOW}\n{waits(story)}", "dim")

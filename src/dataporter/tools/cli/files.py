@@ -1,4 +1,4 @@
-"""Files that a command writes: whole or not at all, in a folder that is checked beforehand."""
+"""Files that a command writes: complete or not at all, in a folder that is checked first."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataporter.errors import OptionError
 
 
 def check_folder(folder: Path) -> None:
-    """Raise at once, not after minutes, for a folder that is not there and cannot be made.
+    """Raise before minutes of work if a folder cannot be made or written to.
 
-    It is made, written to and removed again: what a system says of permissions is not all.
+    The folder is made, written to and removed again, since permissions alone do not tell.
     """
     whole = folder.absolute()
     made = [path for path in (whole, *whole.parents) if not os.path.lexists(path)]
@@ -31,8 +31,8 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Likewise for a file, whose folder has to be there."""
-    # What is there and no plain file, a device for one, must not be replaced by one.
+    """Raise before minutes of work if a file cannot be written. Its folder must exist."""
+    # A device, for example, must not be replaced by a file.
     if (path.exists() and not path.is_file()) or not path.parent.is_dir():
         msg = f"{path} cannot be written: name a file in a folder that exists and can be written."
         raise OptionError(msg)
@@ -40,13 +40,10 @@ def check_file(path: Path) -> None:
 
 
 def write_whole(path: Path, contents: str | bytes) -> None:
-    """Write a file under another name, and give it its own once it is there.
-
-    Its folder is made if there is none.
-    """
+    """Write a file under a temporary name, then rename it. Make its folder if needed."""
     try:
         _write(path, contents.encode() if isinstance(contents, str) else contents)
-    except OSError as error:  # a full disk, for one
+    except OSError as error:  # a full disk, for example
         msg = f"{path} cannot be written: {error.strerror}. Name a file elsewhere."
         raise OptionError(msg) from error
 

@@ -1,4 +1,4 @@
-"""`dataporter inspect`: what a checkpoint says of its loaders."""
+"""`dataporter inspect`: the loader states in a checkpoint, explained."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from dataporter.errors import StateError, StateFormatError
-from dataporter.law.explanation import WIDTH, Explains, counted, explain, laid_out, printable
+from dataporter.law.explanation import WIDTH, Explains, counted, explain, laid_out
+from dataporter.tools.cli.terminal import make_console, wrap
 from dataporter.tools.inspect import Findings, SavedState, find_states
 
-_SHOWN = 5  # places and things not read
+_SHOWN = 5  # places, and parts that were not read
 
 
 def inspect(
     path: Annotated[
         Path, typer.Argument(help="A checkpoint: a file or a folder of any framework, or JSON.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the states as JSON.")] = False,
 ) -> None:
-    """Find the loader states in a checkpoint, and say where each stands and what comes next.
+    """Find the loader states in a checkpoint, and show their position and what comes next.
 
-    Nothing of the checkpoint is run, and its weights are not read.
+    No code in the checkpoint is run, and its weights are not read. Exit status: 0, or 2 if no
+    state can be read.
     """
     found = find_states(path)
     explained = [(saved, _explained(saved)) for saved in found.states]
-    shown = _as_json(path, found, explained) if as_json else _as_text(path, found, explained)
-    typer.echo(shown)
+    if as_json:
+        typer.echo(_as_json(path, found, explained))
+    else:
+        make_console().print(Text(_as_text(path, found, explained)))
     if all(isinstance(words, StateError) for _, words in explained):
         raise typer.Exit(2)
 
@@ -43,7 +48,7 @@ def _explained(saved: SavedState) -> Explains | StateError:
     except StateError as error:
         return error
     except (ValueError, OverflowError, RecursionError, RuntimeError) as error:
-        # Numbers beyond all bounds, depths without end: it is no state that was ever saved.
+        # Numbers out of range or endless nesting: no loader saved this.
         return StateFormatError(f"the state cannot be read: {type(error).__name__}: {error}")
 
 
@@ -58,34 +63,23 @@ def _as_json(path: Path, found: Findings, explained: list[_Explained]) -> str:
 
 
 def _as_text(path: Path, found: Findings, explained: list[_Explained]) -> str:
-    heading = f"{path}: {counted(len(explained), 'loader state')}"
-    blocks = [_wrapped(heading, breaks_words=False)]  # a path is to be copied
+    blocks = [wrap(f"{path}: {counted(len(explained), 'loader state')}")]
     for saved, words in explained:
-        places = [place or "the whole file" for place in saved.places]
-        shown = places[:_SHOWN] + ([f"and {len(places) - _SHOWN} more"] if places[_SHOWN:] else [])
+        places = [wrap(place or "the whole file", breaks_words=True) for place in saved.places]
         rows = [("cannot be read", str(words))] if isinstance(words, StateError) else words.rows()
-        lines = [*map(_wrapped, shown), _indented(laid_out(rows, WIDTH - 2))]
-        blocks.append("\n".join(lines))
+        blocks.append("\n".join([*_first(places), _indented(laid_out(rows, WIDTH - 2))]))
     if found.unread:
-        lines = [f"{left.place or 'the file'}: {left.why}" for left in found.unread[:_SHOWN]]
-        if more := len(found.unread) - len(lines):
-            lines.append(f"and {more} more")
-        blocks.append("\n".join(["Not read:", *(_indented(_wrapped(line, 2)) for line in lines)]))
+        lines = [f"{left.place or 'the file'}: {left.why}" for left in found.unread]
+        wrapped = [wrap(line, WIDTH - 2, breaks_words=True) for line in _first(lines)]
+        blocks.append("\n".join(["Not read:", *map(_indented, wrapped)]))
     return "\n\n".join(blocks)
+
+
+def _first(lines: list[str]) -> list[str]:
+    """The first few lines, and how many more there are."""
+    more = len(lines) - _SHOWN
+    return lines[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
 
 
 def _indented(text: str) -> str:
     return textwrap.indent(text, "  ")
-
-
-def _wrapped(text: str, less: int = 0, *, breaks_words: bool = True) -> str:
-    """Text in lines that fit, as many as it had at least."""
-    return "\n".join(
-        textwrap.fill(
-            printable(line),
-            WIDTH - less,
-            break_on_hyphens=False,
-            break_long_words=breaks_words,
-        )
-        for line in text.splitlines()
-    )

@@ -1,9 +1,9 @@
-"""The app that all commands are registered with, and how each of them ends.
+"""The app that all commands are registered with, and their exit statuses.
 
-A command returns nothing where all is well, raises `typer.Exit(1)` for bad news, and a
-`DataPorterError` for what it was given and cannot use. The exit status is 0, 1 and 2 then; 130
-after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, all of which clean up first. Tracebacks are
-shown with `--debug` only, which may stand anywhere.
+A command returns on success, raises `typer.Exit(1)` if a check failed, and a `DataPorterError` for
+invalid input. The exit status is then 0, 1 or 2. It is 130 after Ctrl-C, 143 after SIGTERM and 129
+after SIGHUP; each of them cleans up first. Tracebacks are shown with `--debug` only, which may
+stand anywhere.
 """
 
 from __future__ import annotations
@@ -12,23 +12,20 @@ import contextlib
 import functools
 import os
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn, ParamSpec
 
 import typer
-from rich.console import Console
 
 from dataporter import __version__
 from dataporter.errors import DataPorterError
-from dataporter.law.explanation import printable
 from dataporter.tools.cli import signals
 from dataporter.tools.cli.bench import bench
 from dataporter.tools.cli.demo import demo
 from dataporter.tools.cli.inspect import inspect
-from dataporter.tools.cli.letters import show_plainly
 from dataporter.tools.cli.profile import profile
+from dataporter.tools.cli.terminal import make_console, replace_missing_letters, wrap
 from dataporter.tools.cli.verify import verify
 
 BAD_INPUT = 2
@@ -39,16 +36,16 @@ Parameters = ParamSpec("Parameters")
 
 app = typer.Typer(
     name="dataporter",
-    help="See and prove how a loader resumes, and where its time goes.",
+    help="Check that a loader resumes exactly, and find out where its time goes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # lines of a docstring flow into the width there is
+    rich_markup_mode="markdown",  # joins the lines of a docstring
 )
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C, kept from typer, whose versions differ in what they make of it."""
+    """Ctrl-C, hidden from typer, whose versions handle it differently."""
 
 
 def _interruptible(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -71,14 +68,14 @@ def _show_version(is_wanted: bool) -> None:
 @app.callback()
 def _common(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks, and what your code prints.")
+        bool, typer.Option("--debug", help="Show tracebacks, and the output of your code.")
     ] = False,
     version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
     ] = False,
 ) -> None:
-    """Have both in the help; `run` has taken `--debug` out of the arguments."""
+    """Declare both options for the help; `run` has taken `--debug` out of the arguments."""
     del debug, version
 
 
@@ -88,7 +85,7 @@ for command in (demo, verify, inspect, profile, bench):
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that the arguments name, and exit with its status."""
-    show_plainly()
+    replace_missing_letters()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -108,7 +105,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         _complain(str(error))
         sys.exit(BAD_INPUT)
     except BrokenPipeError:
-        # Whoever read the output has gone; Python would complain at exit.
+        # The reader of the output is gone; Python would complain at exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
@@ -116,16 +113,12 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _show_traceback(error: Exception) -> None:
     traceback.print_exception(error)
-    if sys.version_info < (3, 11):  # which shows notes by itself
+    if sys.version_info < (3, 11):  # newer versions show notes by themselves
         sys.stderr.writelines(f"{note}\n" for note in getattr(error, "__notes__", ()))
 
 
-def _complain(words: str) -> None:
-    console = Console(stderr=True)
-    with contextlib.suppress(OSError):  # of a terminal that has been closed
-        for line in f"dataporter: {words}".splitlines():
-            # Paths and names in it are to be copied, so they stay whole, however long they are.
-            wrapped = textwrap.fill(
-                printable(line), console.width, break_long_words=False, break_on_hyphens=False
-            )
-            console.print(wrapped, markup=False, highlight=False, soft_wrap=True)
+def _complain(message: str) -> None:
+    console = make_console(stderr=True)
+    with contextlib.suppress(OSError):  # the terminal may have been closed
+        for line in f"dataporter: {message}".splitlines():
+            console.print(wrap(line, console.width), markup=False)

@@ -1,4 +1,4 @@
-"""Signals that would end a command, as exceptions: so its children and files go before it does."""
+"""Ending signals as exceptions, so that a command removes its children and files first."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-# Windows has only the first.
+# Windows has only SIGTERM.
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class EndedError(BaseException):
     """A signal asked the command to end.
 
-    Like an interrupt it is no `Exception`: whoever takes those goes on, and this must not.
+    Like KeyboardInterrupt it is no `Exception`: code that catches those must not catch this.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}.")
-        self.status = 128 + number  # what a shell shows of a process that the signal has killed
+        self.status = 128 + number  # as a shell reports a process killed by the signal
 
 
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
-    """Have these signals raise `EndedError` in the main thread, once; what follows is ignored.
+    """Raise `EndedError` in the main thread at the first such signal, and ignore later ones.
 
-    One that is ignored already stays so: `nohup` asks for that.
+    A signal that is ignored already stays ignored: `nohup` asks for that.
     """
-    if threading.current_thread() is not threading.main_thread():  # which alone gets them
+    if threading.current_thread() is not threading.main_thread():  # other threads get none
         yield
         return
     before = {number: signal.getsignal(number) for number in _ENDING}
@@ -39,7 +39,7 @@ def raised() -> Iterator[None]:
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         for each in taken:
-            signal.signal(each, signal.SIG_IGN)  # a second one would interrupt the cleaning up
+            signal.signal(each, signal.SIG_IGN)  # a second signal would interrupt the cleanup
         came.append(EndedError(number))
         raise came[0]
 
@@ -48,7 +48,7 @@ def raised() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if came and error is not came[0]:  # of the cleaning up, for one of a closed terminal
+        if came and error is not came[0]:  # an error of the cleanup
             raise came[0] from error
         raise
     finally:

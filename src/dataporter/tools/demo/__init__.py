@@ -1,5 +1,5 @@
-"""A training that is killed and resumed on other processes, and compared with one that was not."""
+"""A training that is killed and resumed on other ranks, and compared with one that was not."""
 
-from dataporter.tools.demo.runs import Story, tell
+from dataporter.tools.demo.runs import Story, run_demo
 
-__all__ = ["Story", "tell"]
+__all__ = ["Story", "run_demo"]

@@ -1,43 +1,49 @@
-"""The runs of the demonstration, each on ranks that are processes of their own.
+"""The three runs of the demo. Every rank is a process.
 
 whole      2 ranks, never interrupted
-killed     the same once more; all of its processes get SIGKILL at a random step
-resumed    3 ranks, with other workers and batches, go on from the last checkpoint
+killed     the same again; SIGKILL ends all of its processes at a random step
+resumed    3 ranks with other workers and batches continue from the last checkpoint
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from dataporter.errors import DataPorterError
 from dataporter.tools.child_processes import kill, started
-from dataporter.tools.demo.steps import Step, count_steps, read_steps
-from dataporter.tools.demo.training import STEPS_PER_CHECKPOINT, Run
+from dataporter.tools.demo.steps import Step, read_steps
+from dataporter.tools.demo.training import STEP_SAMPLES, STEPS_PER_CHECKPOINT, Run
 
 _DEADLINE = 120.0  # seconds for each run, on a slow machine too
 _SAMPLES = 1536
 
-# Told: the name of a run, at which step it is, and how many there are.
+# All ranks are on this machine, which may have no network.
+_LOCAL = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+
+# Called with the name of a run, its current step, and its number of steps.
 OnStep = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What was planned, and what the ranks of each run have logged."""
+    """The runs, and the steps that their ranks have logged."""
 
     seed: int
-    before: Run  # how it was run until the kill
+    before: Run
     after: Run
     whole: tuple[Step, ...]
     killed: tuple[Step, ...]
@@ -47,7 +53,7 @@ class Story:
 
     @property
     def resumed_from(self) -> int:
-        """The step of the checkpoint that the resumed run has read."""
+        """The step of the checkpoint that the resumed run has loaded."""
         return self.resumed[0].step - 1
 
     @property
@@ -55,8 +61,18 @@ class Story:
         """The last step that all ranks had made when they were killed."""
         return self.killed[-1].step
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the kill."""
+        return self.killed[-1].epoch
 
-def tell(
+    @property
+    def kept(self) -> list[Step]:
+        """The steps that the final weights have learned from."""
+        return [*(s for s in self.killed if s.step <= self.resumed_from), *self.resumed]
+
+
+def run_demo(
     folder: Path,
     seed: int,
     *,
@@ -64,7 +80,7 @@ def tell(
     loader_options: dict[str, Any] | None = None,
     on_step: OnStep = lambda _name, _made, _total: None,
 ) -> Story:
-    """Run all of it, with its files in an empty folder."""
+    """Make the three runs, with their files in an empty folder."""
     began = time.monotonic()
     whole = Run(
         folder=str(folder / "whole"),
@@ -82,35 +98,48 @@ def tell(
         seed=seed,
         before=before,
         after=after,
-        whole=_made(whole, "whole", on_step),
-        killed=_made(before, "killed", on_step, kill_at=_random_step(before)),
-        resumed=_made(after, "resumed", on_step),
+        whole=_steps_of(whole, "whole", on_step),
+        killed=_steps_of(before, "killed", on_step, kill_at=_random_step(before)),
+        resumed=_steps_of(after, "resumed", on_step),
         same_weights=_weights(whole) == _weights(after),
         seconds=time.monotonic() - began,
     )
 
 
+def seen_with_torch(story: Story) -> Counter[int]:
+    """Count the samples that torch's DataLoader delivers in the epoch of the kill.
+
+    It has no state: after the restart, the epoch begins again.
+    """
+    loader: DataLoader[Any] = DataLoader(range(story.after.samples), STEP_SAMPLES, shuffle=True)  # type: ignore[arg-type]
+    before = story.resumed_from - story.epoch * story.before.steps_per_epoch  # steps
+    seen: Counter[int] = Counter()
+    for steps in (before, len(loader)):
+        for batch in itertools.islice(loader, steps):
+            seen.update(batch.tolist())
+    return seen
+
+
 def _random_step(run: Run) -> int:
-    """In mid-epoch, a few steps after a checkpoint: those steps will be made twice."""
+    """Choose a step in mid-epoch, a few steps after a checkpoint: these will be made twice."""
     rng = random.Random(run.seed)
     first = rng.randrange(1, 3) * run.steps_per_epoch
     middle = first + rng.randrange(run.steps_per_epoch // 4, run.steps_per_epoch * 3 // 4)
     return middle - middle % STEPS_PER_CHECKPOINT + rng.randint(2, 4)
 
 
-def _made(run: Run, name: str, on_step: OnStep, kill_at: int | None = None) -> tuple[Step, ...]:
-    """Run it to its end, or to the kill, and return the steps that it made."""
+def _steps_of(run: Run, name: str, on_step: OnStep, kill_at: int | None = None) -> tuple[Step, ...]:
+    """Run to the end, or to the kill, and return the steps."""
     folder = Path(run.folder)
     folder.mkdir()
-    arguments = json.dumps(asdict(run))
-    module = "dataporter.tools.demo.training"
+    module, arguments = "dataporter.tools.demo.training", json.dumps(asdict(run))
     commands = [[module, str(rank), arguments] for rank in range(run.world_size)]
     begins = torch.load(run.checkpoint)["step"] if Path(run.checkpoint).exists() else 0
-    with started(commands, folder, **_gloo()) as ranks:
+    with started(commands, folder, **_LOCAL) as ranks:
         deadline = time.monotonic() + _DEADLINE
         while True:
             ended = [rank.poll() for rank in ranks]  # before the logs are read
-            made = begins + count_steps(folder, run.world_size)
+            made = begins + len(read_steps(folder, run.world_size))
             on_step(name, made, run.steps)
             if kill_at is not None and made >= kill_at:
                 for rank in ranks:
@@ -119,26 +148,18 @@ def _made(run: Run, name: str, on_step: OnStep, kill_at: int | None = None) -> t
             if all(status == 0 for status in ended) and kill_at is None:
                 break
             if any(ended) or None not in ended or time.monotonic() > deadline:
-                raise DataPorterError(_words(name, made, ranks, folder))
-            time.sleep(0.02)
-    steps = read_steps(folder, run.world_size)
-    on_step(name, begins + len(steps), run.steps)
-    return tuple(steps)
+                raise DataPorterError(_failure(name, made, ranks, folder))
+            time.sleep(0.05)
+    return tuple(read_steps(folder, run.world_size))
 
 
-def _gloo() -> dict[str, str]:
-    """No rank is on another machine, and a machine need not be on a network."""
-    return {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-
-
-def _words(name: str, made: int, ranks: list[subprocess.Popen[bytes]], folder: Path) -> str:
-    """Say what became of a run that has come to no good end."""
+def _failure(name: str, made: int, ranks: list[subprocess.Popen[bytes]], folder: Path) -> str:
     errors = [(folder / f"{rank}.err").read_text(errors="replace") for rank in range(len(ranks))]
     last = next((text.strip().splitlines()[-1] for text in errors if text.strip()), "none")
-    statuses = ", ".join("still running" if r.poll() is None else str(r.poll()) for r in ranks)
+    statuses = ", ".join("running" if r.poll() is None else str(r.poll()) for r in ranks)
     return (
-        f"the run '{name}' of the demonstration has not come to its end: at step {made}, exit "
-        f"statuses of its ranks {statuses}; what the first of them said last: {last}"
+        f"the run '{name}' of the demo stopped at step {made}. Exit statuses of its ranks: "
+        f"{statuses}. Last error message: {last}"
     )
 
 

@@ -1,6 +1,6 @@
-"""Training steps, as each rank logs its share of them, and put together again.
+"""Training steps: each rank logs its share, and the shares are joined here.
 
-A rank takes every W-th sample of a step. A step counts as made once all ranks have logged it.
+A rank takes every W-th sample of a step. A step counts once all ranks have logged it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Step:
     epoch: int
     ids: tuple[int, ...]  # of all ranks' samples, in the order of the epoch
     inputs: tuple[str, ...]  # SHA-256 of each sample's augmented image
-    losses: tuple[str, ...]  # as each rank knows it; float.hex(): every bit of it
-    wait_ms: float  # of the slowest rank; from load_state_dict() on where that came just before
+    losses: tuple[str, ...]  # one for each rank, by float.hex(): every bit
+    wait_ms: float  # of the slowest rank; after a load, since load_state_dict()
 
     @property
     def loss(self) -> float:
-        """The loss as rank 0 knows it."""
+        """The loss that rank 0 logged."""
         return float.fromhex(self.losses[0])
 
 
 def log_of(folder: Path, rank: int) -> Path:
-    """Where a rank logs its steps."""
+    """The file that a rank logs its steps to."""
     return folder / f"rank{rank}.jsonl"
 
 
@@ -40,17 +40,9 @@ def read_steps(folder: Path, world_size: int) -> list[Step]:
     return [_joined(lines) for lines in zip(*shares, strict=False)]
 
 
-def count_steps(folder: Path, world_size: int) -> int:
-    """How many steps all ranks have logged so far."""
-    logs = [log_of(folder, rank) for rank in range(world_size)]
-    return min(log.read_bytes().count(b"\n") if log.exists() else 0 for log in logs)
-
-
 def _lines(log: Path) -> list[dict[str, Any]]:
-    if not log.exists():
-        return []
-    lines = log.read_text().splitlines(keepends=True)
-    # One that a kill cut short has no end.
+    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+    # A kill may have cut the last one short.
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
@@ -66,7 +58,7 @@ def _joined(shares: Sequence[dict[str, Any]]) -> Step:
 
 
 def _interleaved(shares: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Put the ranks' shares back into the order that they were dealt from.
+    """Put the ranks' shares back into the order of the epoch.
 
     >>> _interleaved([[0, 2], [1, 3]])
     (0, 1, 2, 3)

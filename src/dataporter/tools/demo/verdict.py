@@ -1,17 +1,17 @@
-"""What the logs show: the killed and resumed training against the one that was not, in words."""
+"""The comparison of the killed and resumed training with the uninterrupted one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
-from dataporter.tools.demo.runs import Story
+from dataporter.tools.demo.runs import Story, seen_with_torch
 from dataporter.tools.demo.steps import Step
-from dataporter.tools.demo.training import EPOCHS, STEP_SAMPLES, Run
+from dataporter.tools.demo.training import EPOCHS, Run
 
-# Ranks know the same loss; what one of them says is compared with what each of the others says.
+# All ranks must know the same loss.
 ASPECTS: dict[str, Callable[[Step], object]] = {
     "sample ids and epoch": lambda step: (step.epoch, step.ids),
     "augmented images, SHA-256 of bytes": lambda step: step.inputs,
@@ -19,142 +19,101 @@ ASPECTS: dict[str, Callable[[Step], object]] = {
 }
 
 HOW = (
-    "All of this is compared bit by bit, nothing within a tolerance. Sums of floats would differ "
-    "in their last bits where samples are split among other ranks; so the ranks add up each "
-    "sample's loss and gradient as whole numbers (of 2^-40), whose sum has no order."
+    "Everything is compared bit by bit, without a tolerance. Sums of floats would differ in their "
+    "last bits when samples are split among other ranks. So the ranks add the loss and gradient of "
+    "each sample as integers (multiples of 2^-40), whose sum does not depend on the order."
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What was compared, and how it is."""
+class Finding(NamedTuple):
+    """One comparison and its result."""
 
     what: str
-    words: str
+    result: str
     is_good: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """All findings, and what follows."""
+class Verdict(NamedTuple):
+    """All findings."""
 
     findings: tuple[Finding, ...]
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return all(finding.is_good for finding in self.findings)
 
     @property
     def words(self) -> str:
-        """The plain verdict."""
+        """One sentence."""
         if self.is_exact:
             return (
                 "IDENTICAL: killed, and resumed on other ranks and workers, the training is the "
                 "same to the last bit."
             )
-        return "DIFFERENT: the resumed training is not the one that was never interrupted."
+        return "DIFFERENT: the resumed training differs from the one that was never interrupted."
 
 
 def judge(story: Story) -> Verdict:
-    """Compare every step that was made, and count every sample of every epoch."""
-    found = [*story.killed, *story.resumed]
-    findings = [
-        _counted(aspect, len(found), differing(story.whole, found, aspect)) for aspect in ASPECTS
-    ]
-    made = {step.step for step in found}
-    left_out = [step.step for step in story.whole if step.step not in made]
-    findings.append(_finding("steps left out", str(len(left_out)), left_out))
-    twice = [step for step in story.resumed if step.step <= story.killed_after]
-    changed = sorted(
-        {step for aspect in ASPECTS for step in differing(story.killed, twice, aspect)}
-    )
-    findings.append(_counted("steps lost in the kill, made again", len(twice), changed))
-    seen = Counter((step.epoch, sample) for step in kept(story) for sample in step.ids)
+    """Compare every step, and count every sample of every epoch."""
+    made = [*story.killed, *story.resumed]
+    numbers = {step.step for step in made}
+    left_out = [step.step for step in story.whole if step.step not in numbers]
+    again = [step for step in story.resumed if step.step <= story.killed_after]
+    changed = {step for aspect in ASPECTS for step in differing(story.killed, again, aspect)}
+    seen = Counter((step.epoch, sample) for step in story.kept for sample in step.ids)
     right = sum(seen[epoch, n] == 1 for epoch in range(EPOCHS) for n in range(story.after.samples))
     wanted = EPOCHS * story.after.samples
-    words = f"{right} of {wanted}" + (f", {len(seen) - right} not" if len(seen) != right else "")
-    findings.append(
+    wrong = f", {len(seen) - right} wrong" if len(seen) != right else ""
+    weights = "identical" if story.same_weights else "DIFFERENT"
+    findings = [_counted(each, len(made), differing(story.whole, made, each)) for each in ASPECTS]
+    findings += [
+        Finding("steps left out", f"{len(left_out)}{_first(left_out)}", not left_out),
+        _counted("steps lost in the kill, made again", len(again), sorted(changed)),
         Finding(
-            what="samples seen once in each epoch",
-            words=words,
-            is_good=right == wanted == len(seen),
-        )
-    )
-    findings.append(
-        Finding(
-            what="weights at the end, SHA-256",
-            words="identical" if story.same_weights else "DIFFERENT",
-            is_good=story.same_weights,
-        )
-    )
-    return Verdict(findings=tuple(findings))
-
-
-def kept(story: Story) -> list[Step]:
-    """The steps that the weights at the end have learned from."""
-    return [*(s for s in story.killed if s.step <= story.resumed_from), *story.resumed]
+            "samples seen once in each epoch",
+            f"{right} of {wanted}{wrong}",
+            right == wanted == len(seen),
+        ),
+        Finding("weights at the end, SHA-256", weights, story.same_weights),
+    ]
+    return Verdict(tuple(findings))
 
 
 def differing(expected: Sequence[Step], found: Sequence[Step], aspect: str) -> list[int]:
-    """The steps of `found` that are not, in this aspect, what was expected."""
+    """Numbers of the found steps that differ from the expected ones in an aspect."""
     value = ASPECTS[aspect]
     known = {step.step: value(step) for step in expected}
     return [step.step for step in found if known.get(step.step) != value(step)]
 
 
-def _counted(what: str, of: int, wrong: list[int]) -> Finding:
-    return _finding(what, f"{of - len(wrong)} of {of} identical", wrong)
+def _counted(what: str, total: int, wrong: list[int]) -> Finding:
+    return Finding(what, f"{total - len(wrong)} of {total} identical{_first(wrong)}", not wrong)
 
 
-def _finding(what: str, words: str, wrong: list[int]) -> Finding:
-    where = f" (first: step {wrong[0]})" if wrong else ""
-    return Finding(what=what, words=words + where, is_good=not wrong)
+def _first(wrong: list[int]) -> str:
+    return f" (first: step {wrong[0]})" if wrong else ""
 
 
 def topology(run: Run) -> str:
-    """How a run is split among processes."""
+    """Describe how a run is split among processes."""
     workers = "1 worker" if run.workers == 1 else f"{run.workers} workers"
     return f"{run.world_size} ranks with {workers} each, batches of {run.batch_size}"
 
 
 def waits(story: Story) -> str:
-    """How long the resume took."""
+    """Say how long the resume took."""
     usual = median(step.wait_ms for step in story.whole)
     return (
-        f"From load_state_dict() to the first batch, workers started: "
+        f"From load_state_dict() to the first batch, including the start of workers: "
         f"{story.resumed[0].wait_ms:.0f} ms (usual wait for a batch: {usual:.1f} ms)."
     )
 
 
-def around_the_kill(story: Story) -> str:
-    """The steps around the kill in the order they were made, in at most 80 columns."""
-    known = {step.step: step for step in story.whole}
-    before = [step for step in story.killed if step.step >= story.resumed_from - 1]
-    after = [step for step in story.resumed if step.step <= story.killed_after + 2]
-    kill = f"{story.after.world_size} new ranks go on from the checkpoint of step"
-    kill = f"---- SIGKILL; {kill} {story.resumed_from} ----"
-    head = f"{'sample ids':<13}{'image':<7}{'loss':<11}"
-    return "\n".join(
-        [
-            f"     | {'never interrupted':<31} | {'killed, then resumed':<31} | same",
-            f"step | {head} | {head} |",
-            *(_row(known.get(step.step), step) for step in before),
-            kill,
-            *(_row(known.get(step.step), step) for step in after),
-            f"(ids: the first 2 of {STEP_SAMPLES}; image: start of the first one's SHA-256)",
-        ]
+def beside_torch(story: Story) -> str:
+    """Say what torch's DataLoader would have done after the same kill."""
+    twice = sum(count > 1 for count in seen_with_torch(story).values())
+    return (
+        f"torch's DataLoader has no state and begins epoch {story.epoch + 1} again: {twice} of "
+        f"{story.after.samples} samples are seen twice. With dataporter, each is seen once."
     )
-
-
-def _row(expected: Step | None, found: Step) -> str:
-    same = expected is not None and all(of(expected) == of(found) for of in ASPECTS.values())
-    return f"{found.step:>4} | {_cells(expected)} | {_cells(found)} | {'yes' if same else 'NO'}"
-
-
-def _cells(step: Step | None) -> str:
-    if step is None:
-        return " " * 31
-    ids = " ".join(map(str, step.ids[:2])) + " .."
-    # Shortened for the eye: compared are all ids, all of the digests and every bit.
-    return f"{ids:<13}{step.inputs[0][:6]:<7}{step.loss:<11.9f}"

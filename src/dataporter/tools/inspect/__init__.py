@@ -1,4 +1,4 @@
-"""Loader states wherever they were saved: found in any checkpoint, without running it."""
+"""Loader states in checkpoints of any framework, found without running any code in them."""
 
 from dataporter.tools.inspect.search import Findings, SavedState, Unread, find_states
 

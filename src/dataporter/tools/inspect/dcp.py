@@ -1,8 +1,7 @@
-"""A folder of torch.distributed.checkpoint: what it holds beside tensors.
+"""A folder of torch.distributed.checkpoint: its contents other than tensors.
 
-`.metadata`, a pickle, says of every entry where its bytes lie in which file. Nested dicts
-were cut into an entry for each value; here they are put together again, from the bytes of
-those entries only.
+`.metadata`, a pickle, says where the bytes of every entry are. A nested dict was cut into one entry
+for each value; here it is put together again.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ METADATA = ".metadata"
 
 
 def read_folder(folder: Path) -> tuple[dict[Any, Any], list[tuple[str, str]]]:
-    """Return the folder's values, tensors left out, and the entries not read and why not.
+    """Return the values except tensors, and the entries that were not read with the reason.
 
-    Lists that were cut up come back as dicts with their indices as keys.
+    Lists come back as dicts with indices as keys.
     """
     contents: dict[Any, Any] = {}
     unread = []
@@ -34,7 +33,7 @@ def read_folder(folder: Path) -> tuple[dict[Any, Any], list[tuple[str, str]]]:
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
-    """Yield each entry that is no tensor: its name, its path in the dicts, where it lies."""
+    """Yield the name, the path in the dicts and the location of each entry that is no tensor."""
     try:
         metadata = read_pickle((folder / METADATA).read_bytes())
         kinds, stored = metadata.state_dict_metadata, metadata.storage_data
@@ -47,7 +46,7 @@ def _entries(folder: Path) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
         ]
     except CheckpointError:
         raise
-    except Exception as error:  # it may hold anything
+    except Exception as error:  # the file may contain anything
         raise damage(error) from error
     yield from entries
 
@@ -56,7 +55,7 @@ def _bytes_of(folder: Path, info: Any) -> bytes:
     try:
         path: Path = (folder / info.relative_path).resolve()
         if not path.is_relative_to(folder.resolve()):
-            msg = f"it lies outside of the folder, in {info.relative_path!r}."
+            msg = f"it is outside of the folder, in {info.relative_path!r}."
             raise CheckpointDamagedError(msg)
         if info.offset < 0 or not 0 <= info.length <= path.stat().st_size - info.offset:
             msg = f"{info.relative_path} is cut short."
@@ -73,6 +72,6 @@ def _put(contents: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
     for key in outer:
         contents = contents.setdefault(key, {})
         if not isinstance(contents, dict):
-            msg = f"{path} lies inside of a value."
+            msg = f"{path} is inside of a value."
             raise CheckpointDamagedError(msg)
     contents[last] = value

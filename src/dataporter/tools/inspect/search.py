@@ -1,7 +1,7 @@
-"""The search: every loader state in a file or folder, and where in it.
+"""The search for loader states in a file or folder.
 
-A state is known by its fields, wherever it lies: so it does not matter which framework wrote
-the checkpoint. One that is there several times, since every rank saved it, is one finding.
+A state is recognised by its fields, so it does not matter which framework wrote the checkpoint. A
+state that every rank saved is one finding with several places.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from dataporter.law.explanation import is_state
 from dataporter.tools.inspect import dcp
 from dataporter.tools.inspect.files import read_bytes, read_file
 
-# Of a folder, what may hold a state: named as torch, Lightning, Accelerate, transformers
-# and people name such files.
+# Files of a folder that may hold a state, as frameworks and people name them.
 _SUFFIXES = {".bin", ".ckpt", ".json", ".pickle", ".pkl", ".pt", ".pth", ".tar"}
-_SHOWN = 5  # things not read that a message lists
+_SHOWN = 5  # parts not read that a message lists
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A state, and the places where it was found."""
+    """A state and the places where it was found."""
 
     state: Mapping[str, Any]
     places: tuple[str, ...]
@@ -34,7 +33,7 @@ class SavedState:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What was not read, and why not."""
+    """A part that was not read, and the reason."""
 
     place: str
     why: str
@@ -42,7 +41,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a checkpoint holds of loaders."""
+    """The loader states in a checkpoint."""
 
     states: list[SavedState]
     unread: list[Unread]
@@ -51,7 +50,7 @@ class Findings:
 def find_states(path: Path) -> Findings:
     """Find every loader state in a checkpoint; raise if there is none or it cannot be read.
 
-    Nothing of it is run: what would have to be is refused.
+    No code in the checkpoint is run; parts that would need that are refused.
     """
     if not os.path.lexists(path):
         msg = f"there is no {path}. Name a checkpoint: a file or a folder."
@@ -73,7 +72,7 @@ def find_states(path: Path) -> Findings:
 
 
 def _merged(found: list[tuple[str, Mapping[str, Any]]]) -> list[SavedState]:
-    """Put equal states together."""
+    """Merge equal states."""
     merged: list[SavedState] = []
     for place, state in found:
         for number, other in enumerate(merged):
@@ -88,12 +87,12 @@ def _merged(found: list[tuple[str, Mapping[str, Any]]]) -> list[SavedState]:
 def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     try:
         return bool(one == other)
-    except (RuntimeError, ValueError, RecursionError):  # tensors in it, or too deep
+    except (RuntimeError, ValueError, RecursionError):  # it contains tensors, or is too deep
         return False
 
 
 def _in_folder(folder: Path, unread: list[Unread]) -> Iterator[tuple[str, Any]]:
-    """Yield the contents of every checkpoint in a folder, and note those not read."""
+    """Yield the place and contents of every file in a folder; note those not read."""
 
     def note(error: OSError) -> None:
         unread.append(Unread(str(error.filename), f"it cannot be read: {error.strerror}."))
@@ -111,7 +110,7 @@ def _in_folder(folder: Path, unread: list[Unread]) -> Iterator[tuple[str, Any]]:
                 unread += [Unread(f"{at}{name}", why) for name, why in left]
                 yield at, contents
         elif any(name.endswith(".distcp") for name in names):
-            why = "it was not saved to its end: there is no .metadata, which is written last."
+            why = "it is incomplete: there is no .metadata, which is written last."
             unread.append(Unread(at or "the folder", why))
         for name in sorted(names, key=_by_number):
             if Path(name).suffix not in _SUFFIXES:
@@ -132,11 +131,11 @@ def _walk(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each state in contents and the keys that lead to it.
 
-    Without recursion, and every object once: contents may be deep, and hold themselves.
+    No recursion, and every object once: contents may be deep and contain themselves.
     """
     waiting: list[tuple[str, Any]] = [("", contents)]
     seen: set[int] = set()
-    kept = []  # what was read out of bytes must live on, or another gets its id
+    kept = []  # objects read from bytes must live on, or another object gets their id
     while waiting:
         at, value = waiting.pop()
         if id(value) in seen:
@@ -167,7 +166,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _may_hold_a_state(value: bytes | bytearray | str) -> bool:
-    """Whether these are bytes or text in which somebody saved a state: its fields are named."""
+    """Look for the fields of a state in bytes or text, before they are read."""
     if isinstance(value, str):
         return value.lstrip().startswith("{") and '"samples_processed"' in value
     return b"samples_processed" in value or b"_num_yielded" in value or b"_snapshot" in value
@@ -175,8 +174,8 @@ def _may_hold_a_state(value: bytes | bytearray | str) -> bool:
 
 def _nothing_in(path: Path, unread: list[Unread]) -> str:
     msg = (
-        f"there is no loader state in {path}. A checkpoint has one if what state_dict() of the "
-        "loader returned was saved in it."
+        f"there is no loader state in {path}. A checkpoint has one if the result of the loader's "
+        "state_dict() was saved in it."
     )
     if unread:
         lines = [f"  {left.place}: {left.why}" for left in unread[:_SHOWN]]

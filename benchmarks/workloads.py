@@ -1,4 +1,4 @@
-"""What loaders are compared on: datasets of kinds that are trained on, made of nothing."""
+"""Datasets that loaders are compared on: typical kinds, with invented contents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Workload:
 
     @property
     def title(self) -> str:
-        """What it is, in words."""
+        """A description for tables."""
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         return f"{self.name}, batches of {self.batch_size}, {workers}"
 

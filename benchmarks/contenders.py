@@ -1,8 +1,7 @@
 """Loaders that are compared: each delivers the batches of a dataset, shuffled, without an end.
 
-Grain and SPDL start their workers anew at each pass, in seconds. So their passes have no end;
-those of the others begin again with the workers that there are. All look two batches a worker
-ahead, as torch does.
+Grain and SPDL take seconds to start their workers at each pass, so their passes never end. The
+others keep their workers from pass to pass. All prefetch two batches per worker, as torch does.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Batches = Callable[[Any, int, int], Iterator[Any]]
 
 
 def installed() -> dict[str, str]:
-    """The contenders that are here, in which version.
+    """Versions of the installed contenders.
 
     >>> sorted(installed())[:1]
     ['dataporter']

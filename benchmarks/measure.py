@@ -1,7 +1,7 @@
 """Measuring on a noisy machine: the same work, interleaved, medians, ratios.
 
-Contenders take turns, so that a slow second hits all of them; what counts is the ratio
-of their medians in one run, not a time that another run can be compared with.
+Contenders take turns, so that a slow second hits all of them. The ratio of their medians in one run
+counts; times of different runs cannot be compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """Run contenders in turns; all their seconds.
 
-    After `until`, on the monotonic clock, no round begins beyond the few that a spread needs.
+    After `until`, on the monotonic clock, no round begins, except the few that a spread needs.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
@@ -41,7 +41,7 @@ def in_turns(
 
 
 def spread(values: Sequence[float]) -> float:
-    """Half of the way between the quartiles, as a share of the median; of two values at least.
+    """Half of the range between the quartiles, as a share of the median; needs two values.
 
     >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
     0.3333333333333333

@@ -1,0 +1,268 @@
+"""`bench`: a user's own data under torch's loader, torchdata's and this one.
+
+Every contender is built with the arguments of the factory's loader. Contenders take turns, so that
+a slow second hits all of them, and the median of several turns counts. The limit is workers x the
+speed of a bare loop, `collate([dataset[i] for i in batch])`, in one process.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from statistics import mean, median
+from time import monotonic, perf_counter
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from dataporter import __version__
+from dataporter.arguments import check_int, check_number
+from dataporter.errors import FactoryError
+from dataporter.law.orders import WeightedOrder
+from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.samplers import ResumableSampler
+from dataporter.sources.lanes import is_iterable
+from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
+from dataporter.tools.sandbox.loaders import make_loader as made_by
+
+_EQUAL = 0.05  # a difference within which two speeds are called equal
+_SHARE_OF_TIME = 0.8  # until the last turn; the rest is for workers that start and end
+_COPIED = (
+    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
+    *("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers", "in_order"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Speeds of all loaders on one dataset, by the loader's name."""
+
+    dataset: str
+    batch_size: float  # the mean, since a batch sampler's batches may differ
+    num_workers: int
+    versions: dict[str, str]
+    limit: float  # samples per second, like all speeds
+    speeds: dict[str, float]
+    failed: dict[str, str]  # the reason for each loader that failed
+
+    def to_torch(self, loader: str) -> float | None:
+        """The speed divided by torch's."""
+        return self.speeds[loader] / self.speeds["torch"] if "torch" in self.speeds else None
+
+    def of_limit(self, loader: str) -> float:
+        """The share of the limit."""
+        return self.speeds[loader] / self.limit
+
+    @property
+    def verdict(self) -> str:
+        """One sentence that compares dataporter with torch."""
+        if "dataporter" in self.failed:
+            return f"dataporter cannot run this loader: {self.failed['dataporter']}"
+        reached = f"reaches {100 * self.of_limit('dataporter'):.0f} % of the limit"
+        ratio = self.to_torch("dataporter")
+        if ratio is None:
+            return f"torch's DataLoader failed on this data; dataporter {reached}."
+        if abs(ratio - 1) <= _EQUAL:
+            return f"dataporter and torch's DataLoader are equally fast; dataporter {reached}."
+        way = "faster" if ratio > 1 else "slower"
+        return f"dataporter is {way} than torch's DataLoader ({ratio:.2f}x) and {reached}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as builtins, for JSON."""
+        return {
+            **asdict(self),
+            "to_torch": {name: self.to_torch(name) for name in self.speeds},
+            "of_limit": {name: self.of_limit(name) for name in self.speeds},
+            "verdict": self.verdict,
+        }
+
+
+def bench(
+    make_loader: Callable[[], Any] | str,
+    *,
+    batches: int = 200,
+    rounds: int = 5,
+    seconds: float = 120,
+    shows_output: bool = False,
+) -> Comparison:
+    """Compare loaders on the dataset and with the arguments of the factory's loader.
+
+    `make_loader` is a function, or "package.module:function". It is called in another process. A
+    turn delivers `batches` batches, or fewer when its share of `seconds` is over.
+
+    >>> from torch.utils.data import DataLoader
+    >>> found = bench(lambda: DataLoader(range(64), batch_size=4), batches=8, rounds=1)
+    >>> found.to_torch("torch")
+    1.0
+    """
+    check_int("batches", batches, least=1)
+    check_int("rounds", rounds, least=1)
+    check_number("seconds", seconds, above=0)
+    sandbox = Sandbox(make_loader, _Job, seconds=seconds, shows_output=shows_output)
+    with closing(sandbox):
+        deadline = monotonic() + sandbox.seconds_left * _SHARE_OF_TIME
+        try:
+            _, found = sandbox.run(_Job(batches=batches, rounds=rounds, deadline=deadline))
+        except TimeUpError:
+            msg = (
+                f"the loaders were still busy after {seconds:g} seconds. Allow more time with "
+                "--seconds, or measure less with --batches and --rounds."
+            )
+            raise FactoryError(msg) from None
+    if isinstance(found, Problem):
+        found.fail("the loader failed")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A job for the sandbox: compare loaders until a deadline on the monotonic clock."""
+
+    batches: int
+    rounds: int
+    deadline: float
+
+    def make(self, factory: Callable[[], Any]) -> tuple[DataLoader[Any], None]:
+        """Make the user's loader."""
+        return made_by(factory, {})[0], None
+
+    def use(self, loader: DataLoader[Any], _facts: None) -> Comparison | Problem:
+        """Compare the loaders."""
+        try:
+            return _compared(loader, self.batches, self.rounds, self.deadline)
+        except BaseException as error:  # noqa: BLE001  a dataset can raise anything
+            return Problem.of(error)
+
+
+def _compared(loader: DataLoader[Any], batches: int, rounds: int, deadline: float) -> Comparison:
+    """Measure the bare loop and all contenders in turns."""
+    torch.set_num_threads(1)  # as in a worker
+    versions, failed = _versions(), dict[str, str]()
+    loaders: dict[str, DataLoader[Any]] = {}
+    share = (deadline - monotonic()) / (rounds * (len(versions) + 1))
+    warm_up = max(1, loader.num_workers * (loader.prefetch_factor or 1))
+    sizes: list[int] = []
+    bare_pass = functools.partial(_bare_pass, loader, sizes)
+    loops: list[float] = []
+    rates: dict[str, list[float]] = {name: [] for name in versions}
+    for _ in range(rounds):
+        loops.append(_rate(_passes(bare_pass), 1, batches, share))
+        for name in [name for name in versions if name not in failed]:
+            try:
+                if name not in loaders:
+                    loaders[name] = _contender(name, loader)
+                rates[name].append(_rate(_passes(loaders[name].__iter__), warm_up, batches, share))
+            except Exception as error:  # noqa: BLE001  the other loaders can still run
+                failed[name] = f"{type(error).__name__}: {error}"
+    size = mean(sizes)
+    return Comparison(
+        dataset=type(loader.dataset).__name__,
+        batch_size=size,
+        num_workers=loader.num_workers,
+        versions=versions,
+        limit=median(loops) * size * max(1, loader.num_workers),
+        speeds={name: median(rates[name]) * size for name in versions if name not in failed},
+        failed=failed,
+    )
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the loaders that are installed."""
+    found = {"torch": str(torch.__version__)}
+    with suppress(metadata.PackageNotFoundError):
+        found["torchdata"] = metadata.version("torchdata")
+    return {**found, "dataporter": __version__}
+
+
+def _contender(name: str, loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Build a loader of the named library with this loader's arguments."""
+    if name == "torchdata":
+        from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415  optional
+
+        return StatefulDataLoader(loader.dataset, **arguments_of(loader))  # type: ignore[no-any-return]
+    if name == "torch":
+        return DataLoader(loader.dataset, **arguments_of(loader))
+    if isinstance(loader, ResumableDataLoader):
+        return loader
+    return ResumableDataLoader(loader.dataset, **arguments_of(loader))
+
+
+def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Arguments that make a torch DataLoader like this one over the same dataset.
+
+    >>> arguments_of(DataLoader(range(8), batch_size=4, shuffle=True))["shuffle"]
+    True
+    """
+    copied = {name: getattr(loader, name) for name in _COPIED}
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        return copied | {"batch_sampler": loader.batch_sampler}
+    copied |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    return copied if is_iterable(loader.dataset) else copied | _order_of(loader)
+
+
+def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """`shuffle` where that is enough, else the sampler itself."""
+    sampler: Any = loader.sampler
+    if isinstance(sampler, ResumableSampler):
+        if sampler.topology.world_size == 1 and not isinstance(sampler.order, WeightedOrder):
+            return {"shuffle": sampler.shuffle}
+    elif type(sampler) is SequentialSampler:
+        return {"shuffle": False}
+    elif type(sampler) is RandomSampler:
+        is_whole = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+        if is_whole and sampler.generator is loader.generator:
+            return {"shuffle": True}
+    return {"sampler": sampler}
+
+
+def _passes(new_pass: Callable[[], Iterator[Any]]) -> Generator[Any, None, None]:
+    """Yield the batches of pass after pass."""
+    while True:
+        is_empty = True
+        for batch in new_pass():
+            is_empty = False
+            yield batch
+        if is_empty:
+            msg = "the loader delivered no batch. Return a loader that has data."
+            raise FactoryError(msg)
+
+
+def _bare_pass(loader: DataLoader[Any], sizes: list[int]) -> Iterator[Any]:
+    """Fetch and collate batches in this process, and note how many samples each has."""
+    dataset: Any = loader.dataset
+    collate: Any = loader.collate_fn
+    for samples in _samples(loader, dataset):
+        sizes.append(len(samples))
+        yield collate(samples[0] if loader.batch_sampler is None else samples)
+
+
+def _samples(loader: DataLoader[Any], dataset: Any) -> Iterator[list[Any]]:
+    if is_iterable(dataset):
+        stream = iter(dataset)
+        while samples := list(itertools.islice(stream, loader.batch_size or 1)):
+            yield samples
+        return
+    # A torch loader's own: drawing from a sampler of ours would move it.
+    like_it = DataLoader(dataset, **arguments_of(loader))
+    for indices in like_it.batch_sampler or ([index] for index in like_it.sampler):
+        yield [dataset[index] for index in indices]
+
+
+def _rate(stream: Generator[Any, None, None], warm_up: int, batches: int, seconds: float) -> float:
+    """Batches per second, after a warm-up that takes at most half of the time."""
+    with closing(stream):
+        deadline = perf_counter() + seconds / 2
+        for _ in itertools.islice(stream, warm_up):
+            if perf_counter() > deadline:
+                break
+        start, delivered = perf_counter(), 0
+        for _ in itertools.islice(stream, batches):
+            delivered += 1
+            if perf_counter() > start + seconds / 2:
+                break
+        return delivered / (perf_counter() - start)

@@ -1,0 +1,59 @@
+"""Output that a terminal, a pipe and an old encoding can all show."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import sys
+import textwrap
+
+from rich.console import Console
+from rich.text import Text
+
+from dataporter.law.explanation import WIDTH, printable
+
+_PLAIN = {"µ": "u", "±": "+-", "█": "#"}  # a question mark would hide the meaning
+_ERRORS = "dataporter.plain"
+
+
+def make_console(*, quiet: bool = False, stderr: bool = False) -> Console:
+    """Make a console that colours nothing by itself; a quiet one shows nothing."""
+    return Console(highlight=False, soft_wrap=True, quiet=quiet, stderr=stderr)
+
+
+def waiting(console: Console, words: str) -> contextlib.AbstractContextManager[object]:
+    """Show that something is going on, if the output is a terminal."""
+    if console.quiet or not console.is_terminal:
+        return contextlib.nullcontext()
+    return console.status(words)
+
+
+def say(console: Console, words: str, style: str = "") -> None:
+    """Print plain text in lines of at most 80 columns."""
+    lines = words.split("\n")
+    wrapped = (wrap(line) if len(line) > WIDTH else printable(line) for line in lines)
+    console.print(Text("\n".join(wrapped), style=style))
+
+
+def wrap(text: str, width: int = WIDTH, *, breaks_words: bool = False) -> str:
+    """Wrap each line of a text. Names and paths stay whole by default, to be copied."""
+    return "\n".join(
+        textwrap.fill(printable(line), width, break_long_words=breaks_words, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
+
+
+def replace_missing_letters() -> None:
+    """Write letters that the output's encoding lacks as other ones, instead of failing."""
+    codecs.register_error(_ERRORS, _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ERRORS)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(letter, "?") for letter in letters), error.end

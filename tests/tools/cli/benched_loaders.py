@@ -1,0 +1,120 @@
+"""Loaders that tests compare, as a user's module has them."""
+
+import os
+import sys
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from dataporter import ResumableDataLoader
+from dataporter.samplers import ResumableSampler
+
+
+class Rows(Dataset):
+    def __init__(self, length=96):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return {"x": torch.full((8,), float(index)), "id": index}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        yield from (torch.full((8,), number) for number in range(worker, 90, workers))
+
+
+class Broken(Rows):
+    def __getitem__(self, index):
+        raise LookupError("the disk is gone")
+
+
+class OnlyInOurProcesses(Rows):
+    """Fails in the workers of torch, whose environment has no such variable."""
+
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info() is not None and type(self) is not Rows:
+            raise LookupError("not in a worker")
+        return super().__getitem__(index)
+
+
+class BackAndForth:
+    """A sampler of the user's own."""
+
+    def __iter__(self):
+        return iter([*range(48), *reversed(range(48))])
+
+    def __len__(self):
+        return 96
+
+
+def collate(samples):
+    return torch.stack([sample["x"] for sample in samples])
+
+
+def torchs():
+    sys.stdout.write("a line of the user's own\n")
+    return DataLoader(Rows(), 8, shuffle=True, num_workers=2)
+
+
+def ours():
+    return ResumableDataLoader(Rows(), 8, shuffle=True, seed=1, collate_fn=collate)
+
+
+def iterable():
+    return DataLoader(Stream(), 8, num_workers=2)
+
+
+def sampled():
+    return DataLoader(Rows(), 8, sampler=BackAndForth())
+
+
+def weighted():
+    return ResumableDataLoader(Rows(), 8, sampler=ResumableSampler(96, weights=range(1, 97)))
+
+
+def batched():
+    return DataLoader(Rows(), batch_sampler=[[1, 2, 3], [4]] * 20)
+
+
+def single():
+    return DataLoader(Rows(), batch_size=None)
+
+
+def stateful():
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(Rows(), 8)
+
+
+def broken():
+    return DataLoader(Broken(), 8)
+
+
+def partly():
+    return DataLoader(OnlyInOurProcesses(), 8, num_workers=1)
+
+
+def empty():
+    return DataLoader(Rows(0), 8)
+
+
+def nothing():
+    return None
+
+
+def a_list():
+    return [1, 2]
+
+
+def endless():
+    while True:
+        pass
+
+
+def crashing():
+    os._exit(3)
