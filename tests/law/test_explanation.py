@@ -37,7 +37,7 @@ def test_a_state_in_the_middle_of_an_epoch_is_explained_in_full():
         "order": "shuffled by seed 7",
         "saved on": "2 ranks, batches of 32",
         "to resume": "the same 50,000 samples, shuffle=True, seed=7 or none given; "
-        "batch size, ranks and workers may be others",
+        "batch size, ranks and workers may differ",
     }
 
 
@@ -128,7 +128,7 @@ def test_a_samplers_length_is_its_own_affair():
     assert said["position"] == "4 samples delivered, after 2 batches"
     assert said["next"] == "the sampler's batch 3 of this epoch"
     assert "the same 10 samples and sampler" in said["to resume"]
-    assert said["to resume"].endswith("on 1 rank; batch size and workers may be others")
+    assert said["to resume"].endswith("on 1 rank; batch size and workers may differ")
 
 
 def test_a_sampler_that_ended_leaves_nothing_of_its_epoch():
@@ -148,7 +148,7 @@ def test_lanes_are_told_one_by_one_with_those_that_ended():
     said = words(advanced(ResumableDataLoader(StatefulShards([3, 4, 5]), 2, lanes=3), 4))
     assert said["lanes"] == "3; batches delivered of each: 2 (ended), 1, 1"
     assert said["next"] == "the lanes' batch 5 of this epoch"
-    assert "it stays in 3 lanes; batch size and workers may be others" in said["to resume"]
+    assert "it stays in 3 lanes; batch size and workers may differ" in said["to resume"]
 
 
 def test_lanes_without_a_state_must_be_read_again_in_the_same_batches():
@@ -160,7 +160,7 @@ def test_lanes_without_a_state_must_be_read_again_in_the_same_batches():
     assert "batches of 2, since 2 batches must be read again and dropped" in said["to resume"]
 
 
-FREE_BATCH_SIZE = "batch size and workers may be others"
+FREE_BATCH_SIZE = "batch size and workers may differ"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def explain(state: Mapping[str, Any]) -> Explains:
     order      shuffled by seed 7
     saved on   1 rank, batches of 3
     to resume  the same 10 samples, shuffle=True, seed=7 or none given; batch size,
-               ranks and workers may be others
+               ranks and workers may differ
     """
     if is_torchdata_state(state):
         return TorchdataExplanation(found=read_torchdata_state(state))
@@ -195,11 +195,11 @@ class Explanation:
         elif self._is_sampled:
             yield f"the same {samples}{marked} and sampler, {seed}"
             free = "workers" if identity.batch_size is None else "batch size and workers"
-            yield f"on {counted(identity.world_size, 'rank')}; {free} may be others"
+            yield f"on {counted(identity.world_size, 'rank')}; {free} may differ"
         else:
             order = "the same weights" if self._is_weighted else f"shuffle={identity.shuffle}"
             yield f"the same {samples}{marked}, {order}, {seed}"
-            yield "batch size, ranks and workers may be others"
+            yield "batch size, ranks and workers may differ"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the same as builtins, for JSON."""
@@ -329,10 +329,10 @@ class Explanation:
         if again and not self.progress.finished:
             yield (
                 f"batches of {self.identity.batch_size}, since {counted(again, 'batch')} must be "
-                "read again and dropped; workers may be others"
+                "read again and dropped; workers may differ"
             )
         else:
-            yield "batch size and workers may be others"
+            yield "batch size and workers may differ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

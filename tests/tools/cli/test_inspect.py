@@ -154,7 +154,7 @@ def test_the_text_is_this(tmp_path, state, monkeypatch):
         "  order      shuffled by seed 7\n"
         "  saved on   1 rank, batches of 4\n"
         "  to resume  the same 40 samples, shuffle=True, seed=7 or none given; batch\n"
-        "             size, ranks and workers may be others\n"
+        "             size, ranks and workers may differ\n"
     )
 
 
