@@ -97,7 +97,7 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
 
 
 class _Sharded:
-    """What a rank gets of a sampler: every so manieth, padded to the same number for all."""
+    """The share of a rank in a sampler: every W-th index, padded to the same number for all."""
 
     def __init__(self, sampler: Iterable[Any], rank: int, num_replicas: int) -> None:
         self.sampler = sampler

@@ -167,7 +167,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         return self._source.num_batches()
 
     def _run(self, progress: Progress) -> Iterator[Result]:
-        """Have the rest of an epoch fetched; yield each batch with what its delivery leads to."""
+        """Fetch the rest of an epoch; yield each batch with the progress that its delivery leads to."""
         self._source.tell_epoch(progress.epoch)
         self._fetch.collate_with(self.collate_fn)  # may have been set since, as in torch
         self._fetch.begin_pass()
@@ -192,7 +192,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     @property
     def plan(self) -> Plan | None:
-        """How ranks share an epoch, its tail included; None if the order is not dataporter's."""
+        """The plan by which ranks share an epoch; None if the order is not dataporter's."""
         return self._source.plan
 
     @property
@@ -274,7 +274,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         return self._source.explained(self._cursor.progress)
 
     def note_times(self, timing: Timing) -> None:
-        """Have passes note what their time goes into, and workers that are started from now on.
+        """Note the times of passes from now on, and of workers that are started from now on.
 
         For `dataporter profile`, which says what it means.
         """

@@ -1,4 +1,4 @@
-"""Where a loader's time goes, whether a training would wait for it, and what to change.
+"""The profile of a loader: its times, whether a training would wait, and what to change.
 
 runs ──▶ sandbox: a process of its own ──▶ measuring: batches, steps, stamps
                                                       │

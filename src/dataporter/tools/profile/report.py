@@ -132,7 +132,7 @@ class Profile:
 
     @property
     def has_workers(self) -> bool:
-        """Whether workers were seen to make batches."""
+        """True if workers were seen to make batches."""
         return any(each.worker != CONSUMER for each in self.figures.workers)
 
     def _ready(self) -> Iterator[str]:

@@ -36,7 +36,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether the loader or the step is the bottleneck."""
+    """The bottleneck: the loader or the step."""
 
     bound: Literal["loader", "step"]
     words: str

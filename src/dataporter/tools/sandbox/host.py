@@ -25,7 +25,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Job(Protocol[Facts, Result_co]):
-    """What a run does with a factory, in two steps that are told apart when one fails."""
+    """The two steps of a run with a factory, told apart when one fails."""
 
     def make(self, factory: Factory) -> tuple[Any, Facts]:
         """Make the loader, and describe it."""

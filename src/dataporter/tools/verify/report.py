@@ -54,7 +54,7 @@ class Report:
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing differed."""
+        """True if nothing differed."""
         return not self._with("differs")
 
     def _with(self, outcome: Outcome) -> list[Check]:
