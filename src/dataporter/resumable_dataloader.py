@@ -167,7 +167,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         return self._source.num_batches()
 
     def _run(self, progress: Progress) -> Iterator[Result]:
-        """Fetch the rest of an epoch; yield each batch with the progress that its delivery leads to."""
+        """Fetch the rest of an epoch; yield each batch with the progress after its delivery."""
         self._source.tell_epoch(progress.epoch)
         self._fetch.collate_with(self.collate_fn)  # may have been set since, as in torch
         self._fetch.begin_pass()
