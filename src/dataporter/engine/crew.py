@@ -22,7 +22,7 @@ from dataporter.engine.leaving import (
     look_after_leavers,
     watch,
 )
-from dataporter.engine.starting import start_worker
+from dataporter.engine.starting import signals_delayed, start_worker
 from dataporter.engine.worker import IN_HAND, Duty
 from dataporter.engine.worker_options import WorkerOptions
 from dataporter.fetch import Fetches
@@ -66,14 +66,14 @@ class Crew:
         limit_leavers(self._options.num_workers, reads=id(self._options.dataset))
         for worker, process in enumerate(self._workers):
             if process is None and self.size - self._retiring < self.wanted:
-                self._workers[worker] = self._started(worker)
+                self._start(worker)
 
     def retire_one(self) -> None:
         """Expect one worker less: one of them has been told to end."""
         self.wanted -= 1
         self._retiring += 1
 
-    def _started(self, worker: int) -> BaseProcess:
+    def _start(self, worker: int) -> None:
         options = self._options
         duty = Duty(
             worker=worker,
@@ -84,12 +84,13 @@ class Crew:
             init=options.init,
         )
         self._in_hand[worker] = _STARTING
-        process = start_worker(self._context, duty, self._connections.of_worker(worker))
-        self._watched[worker] = watched = watch(process)
-        for poll in (self._poll, self._deaths):
-            poll.register(watched, select.POLLIN)
-        kill_at_exit(process)
-        return process
+        with signals_delayed(self._context):
+            process = start_worker(self._context, duty, self._connections.of_worker(worker))
+            self._workers[worker] = process
+            self._watched[worker] = watched = watch(process)
+            for poll in (self._poll, self._deaths):
+                poll.register(watched, select.POLLIN)
+            kill_at_exit(process)
 
     def dead(self) -> list[int]:
         """List workers that have ended without being told to."""

@@ -20,6 +20,8 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
+from dataporter.engine.signals import delayed
+
 # Seconds that a worker gets to finish the batch in hand. Nobody will see that batch, but the
 # dataset may hold a lock or be writing to a file. torch's loader waits as long.
 _GRACE = 5.0
@@ -97,7 +99,8 @@ def limit_leavers(most: int, *, reads: int) -> None:
 def await_leavers(processes: Iterable[BaseProcess], seconds: float) -> None:
     """Wait a moment for leaving workers that have no batch in hand."""
     deadline = time.monotonic() + seconds
-    with contextlib.ExitStack() as opened:
+    # Signals wait as long: interrupted halfway, it would leave descriptors open.
+    with delayed(signal.valid_signals()), contextlib.ExitStack() as opened:
         poll, left = select.poll(), 0
         for process in processes:
             if process in _leaving and process.is_alive():

@@ -47,26 +47,28 @@ class ProcessEngine:
     """Runs tasks in worker processes. One run at a time; the workers stay for the next."""
 
     def __init__(self, fetch: Fetches, options: WorkerOptions) -> None:
-        self._fetch = fetch
-        self._options = options
-        self._owner = os.getpid()
-        connections = Connections(options.num_workers if options.has_places else 1)
-        self._connections = connections
-        self._poll = select.poll()
-        self._poll.register(connections.replies, select.POLLIN)
-        self._crew = crew = Crew(fetch, options, connections, self._poll)
-        grows = not options.has_places
-        self._budget = Budget(options.prefetch_factor, crew.wanted, grows=grows)
-        slots = Slots(connections.arena, self._budget)
-        self._board: Board[Task] = Board(slots.free, in_order=options.in_order)
-        self._issuer = Issuer(self._board, self._budget, slots, connections)
-        self._taker = Taker(fetch, options, slots)
-        self._losses = Losses(options.max_restarts)
-        self._recovery = Recovery(self._board, self._issuer, connections, crew, self._losses)
-        self._running = False
-        self._is_exiting = sys.is_finalizing  # kept: at exit, modules are emptied
-        self._close = weakref.finalize(self, _close, self._owner, crew, connections, waits=True)
-        self._close.atexit = False  # at exit, workers are killed
+        # Interrupted halfway, it would leave descriptors open.
+        with delayed(signal.valid_signals()):
+            self._fetch = fetch
+            self._options = options
+            self._owner = os.getpid()
+            connections = Connections(options.num_workers if options.has_places else 1)
+            self._connections = connections
+            self._poll = select.poll()
+            self._poll.register(connections.replies, select.POLLIN)
+            self._crew = crew = Crew(fetch, options, connections, self._poll)
+            grows = not options.has_places
+            self._budget = Budget(options.prefetch_factor, crew.wanted, grows=grows)
+            slots = Slots(connections.arena, self._budget)
+            self._board: Board[Task] = Board(slots.free, in_order=options.in_order)
+            self._issuer = Issuer(self._board, self._budget, slots, connections)
+            self._taker = Taker(fetch, options, slots)
+            self._losses = Losses(options.max_restarts)
+            self._recovery = Recovery(self._board, self._issuer, connections, crew, self._losses)
+            self._running = False
+            self._is_exiting = sys.is_finalizing  # kept: at exit, modules are emptied
+            self._close = weakref.finalize(self, _close, self._owner, crew, connections, waits=True)
+            self._close.atexit = False  # at exit, workers are killed
 
     @property
     def num_workers(self) -> int:

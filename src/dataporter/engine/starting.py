@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -17,6 +18,17 @@ from dataporter.engine.connections import open_descriptors
 from dataporter.engine.signals import IGNORED, delayed
 from dataporter.engine.worker import Duty, Wiring, work
 from dataporter.errors import OptionError, WorkerStartError
+
+
+def signals_delayed(context: Any) -> AbstractContextManager[None]:
+    """Delay signals while a worker is forked and registered.
+
+    Until a fork has set up its own handlers, it would run those of its parent. Other processes
+    would inherit the delay, and a fork server would keep it.
+    """
+    if context.get_start_method() != "fork":
+        return contextlib.nullcontext()
+    return delayed({*IGNORED, signal.SIGALRM})
 
 
 def start_worker(context: Any, duty: Duty, wiring: Wiring) -> BaseProcess:
@@ -34,10 +46,7 @@ def start_worker(context: Any, duty: Duty, wiring: Wiring) -> BaseProcess:
     if method == "forkserver":
         _preload()
     try:
-        # Until a forked child has set up its own handlers, it would run those of its parent.
-        late = {*IGNORED, signal.SIGALRM}
-        with delayed(late) if method == "fork" else contextlib.nullcontext():
-            process.start()
+        process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         msg = (
             f"the dataset or a function beside it cannot be sent to a worker started by "
