@@ -3,7 +3,9 @@
 import gc
 import multiprocessing
 import signal
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 import support  # noqa: F401  it says how workers are started
@@ -19,6 +21,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
 )
 settings.load_profile("dataporter")
+
+# The scripts of benchmarks/ import each other by their bare names.
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 _SHORTEST = "/tmp"  # noqa: S108  as is usual
 _SHORT = 40  # letters of a path that leave room for Ray's sockets, which take 60 more

@@ -394,8 +394,8 @@ Running a loader in processes of its own needs processes that fork, and this sys
 none. Run it on Linux.
 Running a loader in processes of its own needs processes that fork, and this system (win32) has \
 none. Run it on Linux.
-a checkpoint is locked while it is written, and this system (win32) has no fcntl to do that with. \
-Save loader.state_dict() and the rest by torch.save.
+checkpoints cannot be locked: this system (win32) has no fcntl. Save loader.state_dict() and your \
+other states with torch.save.
 """
 
 

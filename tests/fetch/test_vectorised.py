@@ -1,3 +1,6 @@
+import sys
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -335,3 +338,9 @@ def test_a_change_of_the_data_is_seen_by_the_next_batch():
     assert next(batches).tolist() == [0, 0]
     data += 1
     assert next(batches).tolist() == [1, 1]
+
+
+def test_a_module_of_the_users_own_may_be_called_datasets(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", types.ModuleType("datasets"))
+    rows = [{"a": i} for i in range(4)]
+    assert_same_batches(ResumableDataLoader(rows, 2), DataLoader(rows, 2))

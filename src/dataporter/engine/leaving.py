@@ -81,10 +81,24 @@ def look_after_leavers() -> None:
     # after leavers itself.
     for process in list(_leaving):
         leaver = _leaving.get(process)
-        if leaver is None or not process.is_alive():  # this also collects the exit status
-            forget(process)
-        elif now >= leaver.deadline:
-            process.kill()
+        if leaver is None:
+            continue
+        # Another thread, or garbage collected just now, may have parted with it meanwhile.
+        with contextlib.suppress(ValueError, AttributeError):
+            if not process.is_alive():  # this also collects the exit status
+                _part_with(process)
+            elif now >= leaver.deadline:
+                process.kill()
+
+
+def _part_with(process: BaseProcess) -> None:
+    """Forget a worker that has left, and close its descriptors.
+
+    Left to its finalizer, an interrupt there would be swallowed, and they would stay open.
+    """
+    with delayed(signal.valid_signals()):
+        forget(process)
+        process.close()
 
 
 def limit_leavers(most: int, *, reads: int) -> None:
@@ -93,7 +107,8 @@ def limit_leavers(most: int, *, reads: int) -> None:
     leaving = [(process, _leaving.get(process)) for process in list(_leaving)]
     same = [process for process, leaver in leaving if leaver is not None and leaver.reads == reads]
     for process in same[: max(len(same) - most, 0)]:
-        process.kill()
+        with contextlib.suppress(ValueError, AttributeError):  # as above
+            process.kill()
 
 
 def await_leavers(processes: Iterable[BaseProcess], seconds: float) -> None:

@@ -22,10 +22,11 @@ def arrow_gather(dataset: Any) -> Callable[[NDArray[np.int64], Empty | None], An
     """Return what gathers batches of a Hugging Face `Dataset`, None for anything else."""
     # Whoever holds such a dataset has imported its package: no need to import it here.
     datasets = sys.modules.get("datasets")
-    if datasets is None or not isinstance(dataset, datasets.Dataset):
+    # A user's own module may have that name.
+    if datasets is None or type(dataset) is not getattr(datasets, "Dataset", None):
         return None
     layout = dataset.format
-    if type(dataset) is not datasets.Dataset or layout["type"] is not None:
+    if layout["type"] is not None:
         return None
     if layout["output_all_columns"]:
         return None
