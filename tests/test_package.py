@@ -59,7 +59,7 @@ def test_the_surface_of_each_room_with_one_is_this():
     surfaces = {
         "converters": ["ConversionReport", "DtypeConverter", "KeyBasedDtypeConverter", "ReportRow"],
         "datasets": ["HFDatasetWrapper"],
-        "tools.profile": [
+        "profiling": [
             "Advice",
             "Figures",
             "Profile",
