@@ -1,6 +1,5 @@
 """A training script that saves in its SIGINT handler, interrupted for real and run again."""
 
-import gc
 import json
 import os
 import random
@@ -14,7 +13,7 @@ import pytest
 import torch
 from support import Ids, passes, plain
 from torch.utils.data import IterableDataset, RandomSampler
-from watching import open_descriptors, until, worker_pids
+from watching import environment
 
 from dataporter import ResumableDataLoader
 
@@ -164,19 +163,40 @@ def test_who_catches_interrupts_and_goes_on_gets_every_batch_once(source, option
     assert consumer.times
 
 
-# As above.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.usefixtures("ticking")
-def test_interrupts_leave_no_descriptors_and_no_children_behind():
-    def read(epochs: int) -> None:
-        loader, consumer = ResumableDataLoader(Ids(60), 4, num_workers=2), Interrupted(2, 0.2)
-        for _ in range(epochs):
-            consumer.all_of(iter(loader))
+# In a process of its own: others' threads and garbage would count too.
+TICKED = """
+import gc, signal
+from support import Ids
+from test_interrupt import Interrupted, Tick
+from watching import open_descriptors, until, worker_pids
+from dataporter import ResumableDataLoader
 
-    read(1)
-    gc.collect()
-    before = open_descriptors()
-    read(12)
-    gc.collect()
-    # Who has ended is collected at the next batch of any loader, or with the garbage.
-    until(lambda: gc.collect() >= 0 and open_descriptors() <= before and not worker_pids())
+def tick(_signal, _frame):
+    raise Tick
+
+def read(epochs):
+    loader, consumer = ResumableDataLoader(Ids(60), 4, num_workers=2), Interrupted(2, 0.2)
+    for _ in range(epochs):
+        consumer.all_of(iter(loader))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+signal.signal(signal.SIGALRM, tick)
+read(1)
+gc.collect()
+before = open_descriptors()
+read(12)
+# Workers that have ended are collected at the next batch of any loader, or with the garbage.
+until(lambda: gc.collect() >= 0 and open_descriptors() <= before and not worker_pids())
+"""
+
+
+def test_interrupts_leave_no_descriptors_and_no_children_behind():
+    done = subprocess.run(
+        [sys.executable, "-c", TICKED],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -12,8 +12,11 @@ from support import Augmented, Ids, one_pass, passes, plain
 from torch.utils.data import Dataset
 
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
+from dataporter.engine.inline import attempted
+from dataporter.fetch import randomness
 from dataporter.fetch.generators import capture, restore, seed_all
 from dataporter.fetch.randomness import EpochKeys, LazySeeding
+from dataporter.fetch.tasks import Samples, Task
 
 GENERATORS = ["python", "gauss", "numpy", "torch", "own", "python numpy torch own gauss"]
 
@@ -393,3 +396,16 @@ class SaysItsSeed(Ids):
 def test_a_samples_seed_can_be_collated_as_torchs_seeds_can(seed):
     loader = ResumableDataLoader(SaysItsSeed(4), 4, seed=seed)
     assert all(batch.min() >= 0 for batch in loader)
+
+
+def test_an_interrupt_while_a_sample_is_left_leaves_it_nevertheless():
+    def fetch(payload, empty):
+        randomness._threads.current.enter(5)
+        raise KeyboardInterrupt
+
+    fetch.timing = None
+    task = Task(1, Samples([0], np.array([0]), EpochKeys(1, 0)))
+    with pytest.raises(KeyboardInterrupt):
+        attempted(fetch, task, pins=False)
+    with pytest.raises(NoSampleError):
+        sample_rng()

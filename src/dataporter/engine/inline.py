@@ -8,6 +8,7 @@ from typing import Any
 from dataporter.engine.pinning import can_pin, pinned, pinned_empty
 from dataporter.engine.results import Results
 from dataporter.fetch import EMPTY, Failed, Fetches
+from dataporter.fetch.randomness import current_key, leave_for
 from dataporter.fetch.tasks import Task
 from dataporter.fetch.timing import PIN
 
@@ -25,7 +26,7 @@ def _fetched(tasks: Iterator[Task], fetch: Fetches, *, pins: bool) -> Iterator[t
 
 def attempted(fetch: Fetches, task: Task, *, pins: bool) -> Any:
     """Fetch the batch of a task. An error is returned, not raised."""
-    timing = fetch.timing
+    timing, key = fetch.timing, current_key()
     if timing is not None:
         timing.begin()
     try:
@@ -38,3 +39,6 @@ def attempted(fetch: Fetches, task: Task, *, pins: bool) -> Any:
         return batch  # noqa: TRY300  an error of pinning is the caller's to raise too
     except Exception as error:  # noqa: BLE001  it is the caller's to raise
         return Failed(error)
+    except BaseException:
+        leave_for(key)  # the interrupt may have come while a sample was being left
+        raise

@@ -96,6 +96,18 @@ class _Threads(threading.local):
 
 _threads = _Threads()
 
+
+def current_key() -> int | None:
+    """Return the key of the sample or batch that this thread is at; None outside of one."""
+    return _threads.current.key
+
+
+def leave_for(key: int | None) -> None:
+    """Go back to a key that `current_key` returned, after an interrupt at any moment."""
+    _threads.current.enter(key)
+    _threads.current.sample_keys = None
+
+
 # The key while a batch is fetched as a whole: whoever asks for it then is told apart later.
 _NO_SAMPLE = 0
 
