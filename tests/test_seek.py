@@ -160,3 +160,27 @@ def test_torchdatas_loader_seeks_too():
     loader.seek(0, 4)
     expected = [batch.tolist() for batch in DataLoader(range(6), 2, collate_fn=default_collate)]
     assert [batch.tolist() for batch in loader] == expected[2:]
+
+
+def test_a_seek_that_is_refused_leaves_a_loaded_position_as_it_was():
+    def make():
+        return ResumableDataLoader(Ids(9), 3, sampler=Stateful(5, 9))
+
+    loader = make()
+    running = iter(loader)
+    next(running)
+    state, rest = loader.state_dict(), [plain(batch) for batch in running]
+    resumed = make()
+    resumed.load_state_dict(state)
+    with pytest.raises(OptionError):
+        resumed.seek(1, 3)
+    assert one_pass(resumed) == rest
+
+
+def test_a_dataset_that_has_grown_is_sought_in_as_it_is_now():
+    data = list(range(10))
+    loader = ResumableDataLoader(data, 5)
+    one_pass(loader)
+    data += range(10, 20)
+    loader.seek(1, 15)
+    assert one_pass(loader) == [[15, 16, 17, 18, 19]]

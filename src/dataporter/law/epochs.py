@@ -109,6 +109,8 @@ class Cursor:
 
     def seek(self, epoch: int, position: int) -> None:
         """Make the next pass begin at a position of an epoch, whatever was loaded before."""
+        if position:
+            self._source.at(self.progress, position)  # raises before anything has changed
         if self.has_loaded_start:
             self._source.undo_restore()
         self._settle()

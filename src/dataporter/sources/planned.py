@@ -124,11 +124,11 @@ class PlannedSource(Source):
         )
 
     def at(self, start: Progress, position: int) -> Progress:
-        plan = self.plan
-        if position > plan.length:
-            msg = f"position must be in [0, {plan.length:,}], found {position:,}."
+        length = self._length_now()  # of an epoch that begins now
+        if position > length:
+            msg = f"position must be in [0, {length:,}], found {position:,}."
             raise OptionError(msg)
-        batches = -(-position // plan.step_size)
+        batches = -(-position // self.plan.step_size)
         return replace(start, samples_processed=position, batches_processed=batches)
 
     def num_batches(self) -> int:
