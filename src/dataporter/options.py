@@ -172,6 +172,11 @@ class LoaderOptions(Generic[Sample_co]):
         return self.workers == 0 or self.in_threads
 
     @property
+    def keeps_order(self) -> bool:
+        """True if samples by index are delivered in order, on one rank too."""
+        return self.in_order or self.workers == 0 or self.has_lanes
+
+    @property
     def drops_last(self) -> bool:
         """True if the last, short batch is left out."""
         return self.drop_last or (self.tail == "drop" and not self.is_iterable)

@@ -149,7 +149,7 @@ def _planned_source(
         seed_is_given=sampler.seed_is_given if is_users else options.seed is not None,
         awaits_group=strategy.awaits_group and isinstance(sampler, JoiningSampler),
         grows=not is_users,
-        in_order=options.in_order or options.workers == 0 or options.has_lanes,
+        in_order=options.keeps_order,
     )
 
 
@@ -167,7 +167,7 @@ def _sampled_source(
         topology=strategy.topology(),
         seed=_chosen_seed(options, strategy),
         seed_is_given=options.seed is not None,
-        in_order=options.in_order or options.workers == 0 or options.has_lanes,
+        in_order=options.keeps_order,
     )
 
 
@@ -198,6 +198,8 @@ def _iterable_source(
         ends_together=options.tail == "drop",
         awaits_group=strategy.awaits_group,
         in_order=options.in_order,
+        batch_size=options.batch_size,
+        seed_is_given=options.seed is not None,
         **_common(options),
     )
 
@@ -205,8 +207,6 @@ def _iterable_source(
 def _common(options: LoaderOptions[Any]) -> dict[str, Any]:
     """Options of all sources that read lanes."""
     return {
-        "batch_size": options.batch_size,
-        "seed_is_given": options.seed is not None,
         "carries": options.reads_inline or options.persistent_workers,
         "reads_inline": options.reads_inline,
         "snapshot_every": options.snapshot_every_n_steps,

@@ -9,9 +9,11 @@ from streamed import StatefulShards, in_turn
 from support import Ids
 
 from dataporter import ResumableDataLoader
+from dataporter.errors import OptionError, StateMismatchError
 from dataporter.fetch import EMPTY, Fetcher
 from dataporter.law.state import Progress
 from dataporter.options import LoaderOptions
+from dataporter.samplers import ResumableSampler
 from dataporter.sources.source import Source
 from dataporter.strategies import resolve_strategy
 from dataporter.wiring import make_source
@@ -122,3 +124,34 @@ def test_a_loader_says_what_its_source_is(options):
     state = loader.state_dict()
     for name in ("seed", "shuffle", "order", "num_samples", "batch_size", "world_size"):
         assert state[name] == getattr(identity, name)
+
+
+class Counted(Ids):
+    """Read by index, and has a state: how often."""
+
+    count = 0
+
+    def state_dict(self) -> dict:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.count = state["count"]
+
+
+def test_a_dataset_with_a_state_has_the_identity_that_its_order_gives():
+    batches = [[0, 1], [2, 3]]
+    assert ResumableDataLoader(Counted(4), batch_sampler=batches).state_dict()["batch_size"] is None
+    own = ResumableSampler(9, seed=5)
+    loader = ResumableDataLoader(Counted(9), 3, sampler=own)
+    state = {**loader.state_dict(), "seed": 6}
+    with pytest.raises(StateMismatchError, match="seed changed"):
+        loader.load_state_dict(state)
+
+
+def test_a_sampler_put_into_mid_epoch_is_refused_where_the_dataset_has_a_state():
+    sampler = ResumableSampler(9, seed=5)
+    next(iter(sampler))
+    positioned = ResumableSampler(9, seed=5)
+    positioned.load_state_dict(sampler.state_dict())
+    with pytest.raises(OptionError, match="position=1 cannot be sought"):
+        ResumableDataLoader(Counted(9), 3, sampler=positioned)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dataporter.law import Plan, Topology
+from dataporter.law.epochs import Cursor
 from dataporter.law.lane_states import Lanes
 from dataporter.law.state import Identity, Progress
 from dataporter.sources.lanes.fetcher import LaneFetcher
@@ -19,7 +20,8 @@ class IndexedLaneSource(LaneSource):
     def __init__(
         self, inner: Source, dataset: Any, fetch: LaneFetcher, lanes: Lanes, **common: Any
     ) -> None:
-        super().__init__(dataset, fetch, lanes, **common)
+        told = {"batch_size": inner.batch_size, "seed_is_given": inner.seed_is_given}
+        super().__init__(dataset, fetch, lanes, **told, **common)
         self._inner = inner
         self.tail = inner.tail
         self.world_may_change = inner.world_may_change
@@ -57,6 +59,9 @@ class IndexedLaneSource(LaneSource):
     @property
     def epoch_holder(self) -> Any:
         return self._inner.epoch_holder
+
+    def follow_sampler(self, cursor: Cursor) -> None:
+        self._inner.follow_sampler(cursor)
 
     def _mark(self) -> int | None:
         return self._inner._mark()  # noqa: SLF001  our own
