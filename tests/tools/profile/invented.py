@@ -22,7 +22,6 @@ def subject(**changes):
         "lanes": None,
         "way": "one by one",
         "has_collate_fn": False,
-        "has_converter": False,
         "stays": False,
         "device": None,
         "cores": 8,

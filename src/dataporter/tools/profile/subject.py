@@ -33,7 +33,6 @@ class Subject:
     lanes: int | None  # as given
     way: str  # how samples are fetched: "gathered", "__getitems__", "one by one" or "iterated"
     has_collate_fn: bool
-    has_converter: bool
     stays: bool  # persistent_workers=True
     device: str | None
     cores: int
@@ -86,7 +85,6 @@ def _subject(loader: DataLoader[Any], options: Mapping[str, Any]) -> Subject:
         lanes=options.get("lanes"),
         way=_way(loader, has_collate_fn=has_collate_fn),
         has_collate_fn=has_collate_fn,
-        has_converter=options.get("converter") is not None,
         stays=loader.persistent_workers,
         device=None if device is None else str(device),
         cores=usable_cores(),
