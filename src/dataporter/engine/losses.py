@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dataporter.engine.signals import name_of_signal
-from dataporter.engine.user_warnings import warn_user
 from dataporter.errors import WorkerDiedError, WorkerRestartWarning, WorkerStartError
 from dataporter.fetch.tasks import Task
+from dataporter.user_warnings import warn_user
 
 
 class Loss(NamedTuple):

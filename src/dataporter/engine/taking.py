@@ -17,12 +17,12 @@ from dataporter.engine.budget import MOST_LENT
 from dataporter.engine.failures import unpack_error
 from dataporter.engine.pinning import can_pin, pinned
 from dataporter.engine.slots import Slots
-from dataporter.engine.user_warnings import warn_user
 from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY, read_batch
 from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import PageLockWarning
 from dataporter.fetch import EMPTY, Failed, Fetches
 from dataporter.fetch.tasks import Task
+from dataporter.user_warnings import warn_user
 
 
 class Taker:

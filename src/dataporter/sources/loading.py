@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from dataporter.law.state import (
     unchecked,
 )
 from dataporter.sources.source import Resumption, Source
+from dataporter.user_warnings import warn_user
 
 _LANES_UNREAD = Mismatch(
     "lanes",
@@ -39,7 +39,7 @@ def resumption(
     """Return where a state leads to in a source; nothing has changed yet.
 
     A state of other data, another order or another seed is refused. If not `strict`, that is a
-    warning, for the caller of the caller.
+    warning.
     """
     found: list[Mismatch] = []
     if is_place(state):
@@ -57,12 +57,12 @@ def resumption(
         msg = "\n".join(each.as_error(progress) for each in found)
         raise StateMismatchError(msg, mismatches=found)
     for each in found:
-        warnings.warn(each.as_warning(progress), StateMismatchWarning, stacklevel=3)
+        warn_user(each.as_warning(progress), StateMismatchWarning)
     progress, length = source.admit(progress, saved, same_data=not found, strict=strict)
     if is_place(state):
         is_drawn = source.shuffle and not source.seed_is_given
         message = unchecked(progress, seed=source.seed if is_drawn else None)
-        warnings.warn(message, UncheckedStateWarning, stacklevel=3)
+        warn_user(message, UncheckedStateWarning)
     seed = source.seed if source.seed_is_given else saved.seed
     return Resumption(progress, seed, length)
 

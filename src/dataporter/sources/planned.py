@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from dataporter.samplers import ResumableSampler, group_topology
 from dataporter.sources.arrivals import as_they_come
 from dataporter.sources.source import Reading, Result, Resumption, Source
 from dataporter.strategies import agreed
+from dataporter.user_warnings import warn_user
 
 
 class PlannedSource(Source):
@@ -158,7 +158,7 @@ class PlannedSource(Source):
         if moved.epoch == progress.epoch:
             return moved, length
         message = past_the_end(progress, epoch_length, moved)
-        warnings.warn(message, StateMismatchWarning, stacklevel=4)
+        warn_user(message, StateMismatchWarning)
         return moved, None  # a later epoch has its own length
 
     def resume(self, at: Resumption) -> None:

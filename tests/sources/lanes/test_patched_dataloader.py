@@ -10,7 +10,13 @@ from support import Augmented, Ids, flat, one_pass, pass_with_states, passes, pl
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from dataporter import ResumableDistributedSampler, ResumableSampler
+from dataporter import (
+    ResumableDataLoader,
+    ResumableDistributedSampler,
+    ResumableSampler,
+    StatefulDataLoader,
+)
+from dataporter.errors import UncheckedStateWarning
 from dataporter.patched_dataloader import PatchedDataLoader
 from dataporter.patched_dataloader import PatchedDataLoader as DataLoader
 
@@ -118,3 +124,11 @@ def test_a_group_shares_samplers_too():
     assert first["batches"] == [0, 1, 4, 5, 8, 9]
     assert second["batches"] == [2, 3, 6, 7, 10]
     assert first["whole"] == second["whole"] == list(range(11))
+
+
+@pytest.mark.parametrize("kind", [PatchedDataLoader, StatefulDataLoader, ResumableDataLoader])
+def test_a_warning_of_a_load_shows_the_users_own_line_whichever_loader_it_is(kind):
+    place = {"epoch": 0, "samples_processed": 2, "batches_processed": 1, "rng_state": None}
+    with pytest.warns(UncheckedStateWarning) as caught:
+        kind(range(6), 2).load_state_dict(place)
+    assert caught[0].filename == __file__

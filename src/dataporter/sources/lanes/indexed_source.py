@@ -20,8 +20,14 @@ class IndexedLaneSource(LaneSource):
     def __init__(
         self, inner: Source, dataset: Any, fetch: LaneFetcher, lanes: Lanes, **common: Any
     ) -> None:
-        told = {"batch_size": inner.batch_size, "seed_is_given": inner.seed_is_given}
-        super().__init__(dataset, fetch, lanes, **told, **common)
+        super().__init__(
+            dataset,
+            fetch,
+            lanes,
+            batch_size=inner.batch_size,
+            seed_is_given=inner.seed_is_given,
+            **common,
+        )
         self._inner = inner
         self.tail = inner.tail
         self.world_may_change = inner.world_may_change

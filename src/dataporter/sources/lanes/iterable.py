@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from dataporter.errors import LengthWarning
 from dataporter.law import Tail
 from dataporter.sources.users_sampler import epoch_of
+from dataporter.user_warnings import warn_user
 
 
 class Iterable:
@@ -75,4 +75,4 @@ class Iterable:
                     "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset "
                     "for examples."
                 )
-        warnings.warn(self._too_long, LengthWarning, stacklevel=2)
+        warn_user(self._too_long, LengthWarning)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from dataporter.law.state import Progress
 from dataporter.sources.lanes.lane import is_stateful
 from dataporter.sources.source import Result
 from dataporter.sources.users_sampler import has_state
+from dataporter.user_warnings import warn_user
 
 
 def own_lanes(count: int, topology: Topology, *, split: bool) -> Sequence[int]:
@@ -74,7 +74,7 @@ def check_reading_again(
         count = sum(state.batches for state in without)
         why, remedy = _why_again(dataset)
         msg = f"{why}: {count} batches are read again and dropped. {remedy}"
-        warnings.warn(msg, FastForwardWarning, stacklevel=5)
+        warn_user(msg, FastForwardWarning)
 
 
 def _why_again(dataset: Any) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
