@@ -5,28 +5,5 @@ from dataporter.profiling import profile
 profile("my_project.data:make_loader")
 """
 
-from dataporter.tools.profile import (
-    Advice,
-    Figures,
-    Profile,
-    Settings,
-    Spread,
-    Trial,
-    Tuning,
-    Verdict,
-    WorkerFigures,
-    profile,
-)
-
-__all__ = [
-    "Advice",
-    "Figures",
-    "Profile",
-    "Settings",
-    "Spread",
-    "Trial",
-    "Tuning",
-    "Verdict",
-    "WorkerFigures",
-    "profile",
-]
+from dataporter.tools.profile import *  # noqa: F403  its whole surface
+from dataporter.tools.profile import __all__ as __all__  # noqa: PLC0414  exported too
