@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
 from dataporter.engine.inline import attempted
-from dataporter.fetch import randomness
+from dataporter.fetch import generator_memory, randomness
 from dataporter.fetch.generators import capture, restore, seed_all
 from dataporter.fetch.randomness import EpochKeys, LazySeeding
 from dataporter.fetch.tasks import Samples, Task
@@ -260,11 +260,31 @@ def test_a_waiting_normal_number_that_is_taken_counts_as_drawn():
     before = capture()
     random.gauss(0, 1)
     assert not before.still_holds()
+    torch.manual_seed(1)
+    torch.randn(1)
+    before = capture()
+    torch.randn(1)
+    assert not before.still_holds()
+
+
+def test_as_many_draws_as_a_generator_has_words_are_seen():
+    draws = (
+        lambda: random.getrandbits(624 * 32),
+        lambda: np.random.get_bit_generator().random_raw(624),
+        lambda: torch.empty(624, dtype=torch.int32).random_(),
+    )
+    for draw in draws:
+        before = capture()
+        draw()
+        assert not before.still_holds()
+
+
+def test_the_generators_are_read_in_their_memory_here():
+    assert generator_memory.find() is not None
 
 
 def test_the_public_calls_do_the_work_where_memory_is_laid_out_otherwise(monkeypatch):
-    monkeypatch.setattr("dataporter.fetch.generators._PYTHON_IS_UNDERSTOOD", False)
-    monkeypatch.setattr("dataporter.fetch.generators._NUMPY_IS_UNDERSTOOD", False)
+    monkeypatch.setattr("dataporter.fetch.generators._memory", None)
     test_captured_generators_come_back_exactly(disturbed=True)
     test_a_waiting_normal_number_that_is_taken_counts_as_drawn()
 
