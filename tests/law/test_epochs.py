@@ -1,6 +1,5 @@
 """The cursor: where a run stands and where its next pass begins, without a loader."""
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -20,7 +19,7 @@ class Epochs:
         return Progress(epoch=epoch)
 
     def at(self, start: Progress, position: int) -> Progress:
-        return replace(start, samples_processed=position)
+        return start._replace(samples_processed=position)
 
     def restore(self, progress: Progress) -> None:
         self.calls.append(("restore", progress))
@@ -33,11 +32,11 @@ class Epochs:
 
 
 def reached(cursor: Cursor, position: int) -> Progress:
-    return replace(cursor.progress, samples_processed=position)
+    return cursor.progress._replace(samples_processed=position)
 
 
 def ended(cursor: Cursor) -> None:
-    cursor.deliver(replace(cursor.progress, finished=True), by=cursor.newest_pass)
+    cursor.deliver(cursor.progress._replace(finished=True), by=cursor.newest_pass)
 
 
 def test_a_pass_is_the_next_epoch():
@@ -92,7 +91,7 @@ def test_only_the_newest_pass_moves_the_run():
     older = cursor.newest_pass
     cursor.begin_pass()
     cursor.deliver(reached(cursor, 4), by=cursor.newest_pass)
-    cursor.deliver(replace(cursor.progress, samples_processed=9), by=older)
+    cursor.deliver(cursor.progress._replace(samples_processed=9), by=older)
     assert cursor.progress.samples_processed == 4
 
 

@@ -161,7 +161,7 @@ class Cursor:
         """Take note of what pass number `by` has handed over."""
         if by == self._pass:
             if not progress.finished:  # the end is no batch
-                self._earlier = (*self._earlier, self.progress)[-MOST_UNUSED:]
+                self._earlier = (*self._earlier[1 - MOST_UNUSED :], self.progress)
             self.progress = progress
 
     def before(self, batches: int) -> Progress:

@@ -36,8 +36,7 @@ class _Arrivals:
         ahead = {*self._gapless.ahead}
         for _, runs in self._early.values():
             ahead.update(runs)
-        progress = replace(
-            self._gapless,
+        progress = self._gapless._replace(
             batches_processed=self._gapless.batches_processed + len(self._early),
             ahead=tuple(sorted(ahead)),
         )

@@ -52,7 +52,7 @@ def resumption(
         found += mismatches(saved, present, world_may_change=source.world_may_change)
     if progress.lanes is not None and not source.has_lanes:
         found.append(_LANES_UNREAD)
-        progress = replace(progress, lanes=None)
+        progress = progress._replace(lanes=None)
     if found and strict:
         msg = "\n".join(each.as_error(progress) for each in found)
         raise StateMismatchError(msg, mismatches=found)

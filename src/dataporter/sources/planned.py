@@ -115,8 +115,7 @@ class PlannedSource(Source):
         samples, batches = progress.samples_processed, progress.batches_processed
         # An uneven last step may have had no part for this rank; the state is that of all ranks.
         missed = self.plan.num_steps(samples)
-        return replace(
-            progress,
+        return progress._replace(
             samples_processed=self.plan.position_after(samples, missed),
             batches_processed=batches + missed,
             finished=True,
@@ -129,7 +128,7 @@ class PlannedSource(Source):
             msg = f"position must be in [0, {length:,}], found {position:,}."
             raise OptionError(msg)
         batches = -(-position // self.plan.step_size)
-        return replace(start, samples_processed=position, batches_processed=batches)
+        return start._replace(samples_processed=position, batches_processed=batches)
 
     def num_batches(self) -> int:
         return replace(self.plan, length=self._length_now()).num_batches()

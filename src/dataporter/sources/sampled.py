@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,7 @@ class SampledSource(Source):
     def ended(self, progress: Progress) -> Progress:
         # The next pass goes on from where sampler and generators are now.
         kept, rng_state = self._sampler.left_by(self._newest)
-        return replace(progress, finished=True, rng_state=rng_state, sampler=kept, ahead=())
+        return progress._replace(finished=True, rng_state=rng_state, sampler=kept, ahead=())
 
     _holder_of_state = "the sampler"
 
@@ -96,7 +95,7 @@ class SampledSource(Source):
         if self._sampler.is_stateful:
             return super().at(start, position)
         step = self._size * self._topology.world_size
-        return replace(start, samples_processed=position, batches_processed=-(-position // step))
+        return start._replace(samples_processed=position, batches_processed=-(-position // step))
 
     def num_batches(self) -> int:
         count = len(self._drawn_from)

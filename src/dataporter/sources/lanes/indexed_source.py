@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from dataporter.law import Plan, Topology
@@ -76,7 +75,7 @@ class IndexedLaneSource(LaneSource):
         self._inner.join_process_group()
 
     def fresh(self, epoch: int) -> Progress:
-        return replace(self._inner.fresh(epoch), lanes=self._lanes)
+        return self._inner.fresh(epoch)._replace(lanes=self._lanes)
 
     def ended(self, progress: Progress) -> Progress:
         self._end_lanes(progress)

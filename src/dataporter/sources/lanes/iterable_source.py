@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dataporter.errors import TopologyError
@@ -86,7 +85,7 @@ class IterableSource(LaneSource):
 
     def ended(self, progress: Progress) -> Progress:
         self._end_lanes(progress)
-        return replace(progress, finished=True)
+        return progress._replace(finished=True)
 
     def num_batches(self) -> int:
         return self._iterable.num_batches()

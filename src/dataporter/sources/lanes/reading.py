@@ -113,11 +113,11 @@ class LaneReading(Iterator[Task]):
         if got.ended:
             self._going = [lane for lane in self._going if lane != turn.lane]
         if got.size == 0:
-            self.progress = replace(self.progress, lanes=lanes)
+            self.progress = self.progress._replace(lanes=lanes)
             return self.progress, EMPTY
         if isinstance(self._over, Reading):
             indexed = self._over.received(Task(task.number, turn.samples), None)[0]
-            self.progress = replace(indexed, lanes=lanes)
+            self.progress = indexed._replace(lanes=lanes)
         else:
             self.progress = Progress(
                 epoch=self.progress.epoch,

@@ -97,7 +97,7 @@ class LaneSource(Source):
         keys = EpochKeys(self.seed, progress.epoch)
         if self._reads_inline:
             lanes = _begun(lanes, fetch.open(starts, keys))
-            progress, starts = replace(progress, lanes=lanes), {}
+            progress, starts = progress._replace(lanes=lanes), {}
         if all(state.is_at_start for state in lanes.each.values()):
             self._began = lanes
         self._put_back = set()
@@ -139,8 +139,8 @@ class LaneSource(Source):
 def with_share(progress: Progress, lanes: Lanes, topology: Topology, *, splits: bool) -> Progress:
     """Return a progress whose lanes are those that this rank reads, `lanes` if it has none."""
     if progress.lanes is None:
-        return replace(progress, lanes=lanes)
-    return replace(progress, lanes=share_of(progress.lanes, topology, split=splits))
+        return progress._replace(lanes=lanes)
+    return progress._replace(lanes=share_of(progress.lanes, topology, split=splits))
 
 
 def _begun(lanes: Lanes, firsts: Mapping[int, bytes | None]) -> Lanes:
