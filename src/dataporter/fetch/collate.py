@@ -35,9 +35,9 @@ def collate(samples: Sequence[Any], empty: Empty | None = None) -> Any:
     if kind is torch.Tensor:
         return _stack(samples, empty)
     if kind is int:
-        return _numbers(samples, np.int64)
+        return _numbers(samples, _INT64)
     if kind is float:
-        return _numbers(samples, np.float64)
+        return _numbers(samples, _FLOAT64)
     if kind is tuple or kind is list:
         size = len(first)
         if all(len(sample) == size for sample in samples):
@@ -74,14 +74,18 @@ def _stack(tensors: Sequence[Any], empty: Empty | None) -> Any:
 _dtype_of = attrgetter("dtype")
 
 
-def _numbers(numbers: Sequence[Any], expected: type[np.generic]) -> Any:
+# There is one of each, so that they are compared as objects.
+_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
+
+
+def _numbers(numbers: Sequence[Any], expected: np.dtype[Any]) -> Any:
     # NumPy reads a list of numbers several times as fast, but has its own idea of a
     # mixture and of what is too large: only what comes out as expected is taken from it.
     try:
         read = np.array(numbers)
     except ValueError:
         return _left_to_torch(numbers)
-    return torch.from_numpy(read) if read.dtype == expected else _left_to_torch(numbers)
+    return torch.from_numpy(read) if read.dtype is expected else _left_to_torch(numbers)
 
 
 def _left_to_torch(samples: Sequence[Any]) -> Any:

@@ -15,8 +15,7 @@ from __future__ import annotations
 import functools
 import reprlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from operator import length_hint
 from typing import Any, TypeVar
 
@@ -298,7 +297,7 @@ def each_seeded(
     return _keyed(_threads.current, each, arguments, keys, seeds=seeds_globals)
 
 
-class in_lane:  # noqa: N801  a context of every batch: a generator's costs more
+class in_lane:  # noqa: N801
     """Read a lane: what is given here sets the random numbers from then on, by a key.
 
     What is read from a stream cannot be read again, so there is no seeing first whether
@@ -386,23 +385,33 @@ class _Watch:
         restore(self._before)
 
 
-@contextmanager
-def _put_back_when_done(current: _Current) -> Iterator[None]:
+# Contexts of every batch are classes: those made of a generator cost four times as much.
+
+
+class _put_back_when_done:  # noqa: N801
     """Leave the thread's sample as it was: a dataset may itself iterate a loader."""
-    key, generator, asked = current.key, current.generator, current.asked
-    sample_keys, current.sample_keys = current.sample_keys, None
-    try:
-        yield
-    finally:
-        current.key, current.generator = key, generator
-        current.asked = asked
-        current.sample_keys = sample_keys
+
+    __slots__ = ("_before", "_current")
+
+    def __init__(self, current: _Current) -> None:
+        self._current = current
+        self._before = current.key, current.generator, current.asked, current.sample_keys
+
+    def __enter__(self) -> None:
+        self._current.sample_keys = None
+
+    def __exit__(self, *_: object) -> None:
+        current = self._current
+        current.key, current.generator, current.asked, current.sample_keys = self._before
 
 
-@contextmanager
-def _caller_undisturbed() -> Iterator[None]:
-    before = capture()
-    try:
-        yield
-    finally:
-        restore(before)
+class _caller_undisturbed:  # noqa: N801
+    """Leave the global generators as they were."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = capture()
+
+    def __exit__(self, *_: object) -> None:
+        restore(self._before)
