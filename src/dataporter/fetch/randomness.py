@@ -3,7 +3,7 @@
 While a sample is fetched, the global generators of Python, NumPy and torch start from
 its key, and `sample_rng()` gives a NumPy generator with that key. Seeding three generators
 costs 7 µs a sample, too much for a dataset that draws nothing, so `LazySeeding` seeds
-only those who draw. If the result ever differs from seeding every sample, it is a bug.
+only those that are drawn from. If the result ever differs from seeding all, it is a bug.
 
 Out of scope: generators that a dataset owns itself, and draws that nobody can see after
 the fact, since the dataset puts the generator back itself (`torch.random.fork_rng()`). Let
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import NoSampleError, add_note
-from dataporter.fetch.generators import capture, restore, seed_all
+from dataporter.fetch.generators import ALL, TORCH, capture, restore, seed, seed_all
 from dataporter.law.keys import key_as_int, mix, mix_one
 
 Argument = TypeVar("Argument")
@@ -152,19 +152,17 @@ def keys_of_samples() -> Sequence[int] | None:
     return None if sample_keys is None else sample_keys()
 
 
-# What a step was seen to need, and so is given. Plain numbers: an enum's members cost more
-# to look up than the comparison they are for, at every batch.
-_NOTHING = 0  # all at once; afterwards look whether it drew after all
-_KEYED = 1  # one by one, so that sample_rng() knows the sample; look likewise
-_SEEDED = 2  # one by one, the global generators seeded before each
+# Beside the generators that a function was seen to draw from: it asked for `sample_rng()`.
+_OWN = 2 * TORCH
 
 
 class LazySeeding:
     """Applies a function to arguments as if each application had been seeded.
 
-    The first run is seeded. If nothing was drawn in it, those that follow are not, and the
-    generators are looked at after each; if one did draw, they are put back, the run is made again
-    with seeding, and seeding stays.
+    The first run is seeded, and watched. Those that follow are given only what the function was
+    seen to need: the generators that it draws from are seeded before each argument, a function
+    that draws from none gets all arguments at once. If it has drawn from any other after all,
+    the generators are put back, and the run is made again with that one seeded too.
     The caller's generators are left as they were, whatever happens.
 
     With `seeds_globals=False` nobody's global generators are touched or looked at; only
@@ -173,12 +171,12 @@ class LazySeeding:
 
     def __init__(self, *, seeds_globals: bool = True) -> None:
         self._seeds_globals = seeds_globals
-        self._level: int | None = None
+        self._needs: int | None = None  # generators; not known before the first run
 
     @property
     def draws(self) -> bool:
         """True if the function was seen to draw, so that it is applied to arguments one by one."""
-        return self._level is not None and self._level > _NOTHING
+        return bool(self._needs)
 
     def map(
         self,
@@ -191,9 +189,9 @@ class LazySeeding:
         with _put_back_when_done(current):
             if not self._seeds_globals:
                 return self._unseeded(current, each, arguments, keys())
-            if self._level is None:
+            if self._needs is None:
                 return self._first(current, each, arguments, keys())
-            return self._map(current, each, arguments, keys)
+            return self._map(current, each, arguments, keys, self._needs)
 
     def _map(
         self,
@@ -201,30 +199,30 @@ class LazySeeding:
         each: Callable[[Argument], Result],
         arguments: Sequence[Argument],
         keys: Callable[[], Sequence[int]],
+        needs: int,
     ) -> list[Result]:
-        while self._level is not None and self._level < _SEEDED:
+        while True:
             watch = _Watch(current)
             try:
-                if self._level == _KEYED:
-                    results = _keyed(current, each, arguments, keys())
+                if needs:
+                    results = _keyed(current, each, arguments, keys(), seeds=needs)
                 else:
                     current.enter(_NO_SAMPLE)
                     results = _plainly(each, arguments)
             except Exception:
                 # With other random numbers it may not have failed: only a run without
                 # draws, or one with the right numbers, may speak for the dataset.
-                if watch.seen() <= self._level:
+                seen = watch.put_back()
+                if seen | needs == needs:
                     raise
             except BaseException:
                 watch.put_back()
                 raise
             else:
-                if watch.seen() <= self._level:
+                seen = watch.put_back()
+                if seen | needs == needs:
                     return results
-            self._level = watch.seen()
-            watch.put_back()
-        with _caller_undisturbed():
-            return _keyed(current, each, arguments, keys(), seeds=True)
+            self._needs = needs = seen | needs
 
     def _first(
         self,
@@ -234,7 +232,7 @@ class LazySeeding:
         keys: Sequence[int],
     ) -> list[Result]:
         # Seeded, so that what is drawn is right, and stays right where a dataset keeps it.
-        level, results = _NOTHING, []
+        needs, results = 0, []
         with _caller_undisturbed():
             for argument, key in zip(arguments, keys, strict=True):
                 seed_all(key)
@@ -242,10 +240,10 @@ class LazySeeding:
                 try:
                     results += _keyed(current, each, [argument], [key])
                 except Exception:
-                    self._level = watch.seen() or None
+                    self._needs = watch.seen() or None
                     raise
-                level = max(level, watch.seen())
-        self._level = level
+                needs |= watch.seen()
+        self._needs = needs
         return results
 
     def _unseeded(
@@ -260,7 +258,7 @@ class LazySeeding:
             return _keyed(current, each, arguments, keys)
         finally:
             if current.asked:
-                self._level = _KEYED
+                self._needs = _OWN
 
 
 def finished(
@@ -294,7 +292,7 @@ def each_seeded(
     seeds_globals: bool,
 ) -> list[Result]:
     """Return `[each(a) for a in arguments]`, every one seeded, called once in any case."""
-    return _keyed(_threads.current, each, arguments, keys, seeds=seeds_globals)
+    return _keyed(_threads.current, each, arguments, keys, seeds=ALL if seeds_globals else 0)
 
 
 class in_lane:  # noqa: N801
@@ -333,13 +331,12 @@ def _keyed(
     arguments: Sequence[Argument],
     keys: Sequence[int],
     *,
-    seeds: bool = False,
+    seeds: int = 0,
 ) -> list[Result]:
-    """Apply `each` one by one, `current` knowing the key, the globals seeded if asked for."""
+    """Apply `each` one by one, `current` knowing the key, some generators seeded by it."""
     results = []
     for argument, key in zip(arguments, keys, strict=True):
-        if seeds:
-            seed_all(key)
+        seed(key, seeds)
         current.key = key
         current.generator = None
         try:
@@ -376,13 +373,15 @@ class _Watch:
         self._before = capture()
 
     def seen(self) -> int:
-        """Name the generators that were drawn from."""
-        if not self._before.still_holds():
-            return _SEEDED
-        return _KEYED if self._current.asked else _NOTHING
+        """Name the generators that were drawn from, or seeded."""
+        return self._before.moved() | (_OWN if self._current.asked else 0)
 
-    def put_back(self) -> None:
-        restore(self._before)
+    def put_back(self) -> int:
+        """Put the generators back, and name those that were drawn from, or seeded."""
+        seen = self.seen()
+        if seen & ALL:
+            restore(self._before)
+        return seen
 
 
 # Contexts of every batch are classes: those made of a generator cost four times as much.

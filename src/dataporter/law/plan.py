@@ -22,7 +22,7 @@ The tail is what does not fill a step on every rank:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -74,16 +74,13 @@ class Plan:
     batch_size: int
     topology: Topology = Topology()
     tail: Tail = "pad"
+    step_size: int = field(init=False)  # positions that one step of all ranks consumes
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "step_size", self.topology.world_size * self.batch_size)
         if self.tail not in get_args(Tail):
             msg = f"tail must be 'pad', 'drop' or 'uneven', found {self.tail!r}."
             raise OptionError(msg)
-
-    @property
-    def step_size(self) -> int:
-        """Positions that one step of all ranks consumes."""
-        return self.topology.world_size * self.batch_size
 
     def num_samples(self, start: int = 0) -> int:
         """Samples this rank delivers from `start` to the end of the epoch."""

@@ -165,7 +165,8 @@ class SampledSource(Source):
                 ahead=beyond(start.ahead, reached) if start.ahead else (),
             )
             # Interleaved, as ranks share an order: no two ranks have a sample's key in common.
-            yield Task(number, Samples(indices, numbers * world_size + rank, keys))
+            positions = numbers if world_size == 1 else numbers * world_size + rank
+            yield Task(number, Samples(indices, positions, keys))
 
     def _is_short(self, indices: Sequence[Any]) -> bool:
         if self._yields_batches:
