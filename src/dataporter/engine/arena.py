@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import sys
 import tempfile
 import weakref
 from typing import Any
@@ -115,7 +116,16 @@ class Slot:
             self.address = ctypes.addressof(self._map)
             self.bytes = np.frombuffer(self._map, np.uint8)
             self.lock = None  # the lock of the earlier mapping ends with that mapping
+            self._populate(size)
         return self.bytes
+
+    def _populate(self, size: int) -> None:
+        """Enter the first bytes into this process's page tables, if the system can do it at once.
+
+        Otherwise each page is a fault when it is first written, in every worker for every slot.
+        """
+        if sys.platform == "linux":
+            libc.madvise(self.address, size, _MADV_POPULATE_WRITE)  # an older kernel refuses
 
     def fresh(self, size: int) -> NDArray[np.uint8]:
         """Return an array over the first `size` bytes that lives only as long as its views.
@@ -163,6 +173,7 @@ if libc is not None:
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
+_MADV_POPULATE_WRITE = 23  # of Linux 5.14; Python does not name it
 
 
 def _mapped(descriptor: int, length: int, offset: int) -> Any:
