@@ -36,25 +36,34 @@ from dataporter.fetch.containers import changed, is_plain_list, parts_of
 _SMALL = 2**19  # bytes; over the link in 10 µs
 
 Deliver: TypeAlias = Callable[[], Any]  # hands a batch over to the current stream
-Send: TypeAlias = Callable[[Any], Deliver]  # begins to copy a batch
+# Begins to copy a batch; None if nothing is gained by that, and it is moved at its delivery.
+Send: TypeAlias = Callable[[Any], Deliver | None]
+Move: TypeAlias = Callable[[Any], Any]
 
 
-def sent_ahead(results: Results, send: Send, depth: int) -> Iterator[tuple[Any, Any]]:
+def sent_ahead(
+    results: Results, send: Send, depth: int, move: Move = lambda batch: batch
+) -> Iterator[tuple[Any, Any]]:
     """Copy batches ahead while those before them are used; yield each as it comes in `results`.
 
     Results are waited for only if no copy is on its way. An error of theirs is raised after the
-    batches that were copied before it.
+    batches that were copied before it. Nothing is looked for ahead after a batch that `send` does
+    not copy: the next one is of its kind.
     """
     ahead: deque[tuple[Any, Deliver]] = deque()
     end: Exception | None = None
+    most = depth
     while True:
         # One in place of the one that is delivered, and one more while there are too few.
         for _ in range(2):
-            if end is None and (not ahead or (len(ahead) <= depth and results.is_there())):
+            if end is None and (not ahead or (len(ahead) <= most and results.is_there())):
                 try:
-                    ahead.append(_next_sent(results, send))
+                    leads_to, deliver = _next_sent(results, send, move)
                 except Exception as error:  # noqa: BLE001  raised when it is its turn
                     end = error
+                else:
+                    most = 0 if type(deliver) is partial else depth
+                    ahead.append((leads_to, deliver))
         if not ahead:
             break
         # No batch is held in a variable here: it is the consumer's alone.
@@ -66,24 +75,37 @@ def sent_ahead(results: Results, send: Send, depth: int) -> Iterator[tuple[Any, 
         del end  # it holds this frame
 
 
-def _next_sent(results: Results, send: Send) -> tuple[Any, Deliver]:
+def _next_sent(results: Results, send: Send, move: Move) -> tuple[Any, Deliver]:
     leads_to, batch = next(results.each)
-    return leads_to, send(batch)
+    return leads_to, send(batch) or partial(move, batch)
 
 
-def sender(device: torch.device, convert: Callable[[Any], Any] | None) -> Send:
-    """Make a function that brings batches to a device and converts them there."""
-    begin: Send = partial(partial, _moved, device)
+def ways_to(device: torch.device, convert: Callable[[Any], Any] | None) -> tuple[Send, Move]:
+    """Return what brings batches to a device, ahead or at once, and converts them there."""
     if device.type == "cuda":
-        begin = CudaCopies(_with_index(device))
+        device = _with_index(device)
+        copies = CudaCopies(device)
 
-    def send(batch: Any) -> Deliver:
-        if batch is EMPTY or type(batch) in (Failed, Late):
-            return lambda: batch
-        deliver = begin(batch)
-        return deliver if convert is None else lambda: convert(deliver())
+    def send(batch: Any) -> Deliver | None:
+        if device.type != "cuda" or is_no_batch(batch):
+            return None
+        deliver = copies(batch)
+        if deliver is None or convert is None:
+            return deliver
+        return lambda: convert(deliver())
 
-    return send
+    def move(batch: Any) -> Any:
+        if is_no_batch(batch):
+            return batch
+        moved = _moved(device, batch)
+        return moved if convert is None else convert(moved)
+
+    return send, move
+
+
+def is_no_batch(batch: Any) -> bool:
+    """Return True for what stands in place of a batch."""
+    return batch is EMPTY or type(batch) in (Failed, Late)
 
 
 def _with_index(device: torch.device) -> torch.device:
@@ -109,10 +131,10 @@ class CudaCopies:
         self._before = torch.cuda.Event()  # the work that the consumer's stream had been given
         self._events: list[torch.cuda.Event] = []  # free to be used again
 
-    def __call__(self, batch: Any) -> Deliver:
+    def __call__(self, batch: Any) -> Deliver | None:
         """Begin to copy a batch, unless it is small."""
         if _bytes_of(batch) <= _SMALL:
-            return partial(_moved, self._device, batch)
+            return None
         index = self._device.index
         consumer, current_device = torch.cuda.current_stream(index), torch.cuda.current_device()
         copies = _Copies(self._device)
@@ -209,6 +231,8 @@ def _bytes_of(part: Any) -> int:
 
 def _moved(device: torch.device, batch: Any) -> Any:
     """Move the tensors of a batch by their own `to`."""
+    if type(batch) is torch.Tensor:
+        return batch.to(device, non_blocking=device.type == "cuda")
     moved: dict[int, Any] = {}  # by id: a tensor that occurs twice stays one
 
     def move(part: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dataporter.engine.device import sender, sent_ahead
+from dataporter.engine.device import sent_ahead, ways_to
 from dataporter.engine.inline import run_inline
 from dataporter.engine.processes import ProcessEngine
 from dataporter.engine.results import Results
@@ -81,8 +81,8 @@ class Runner:
         """Yield every batch, on the device if there is one, with what came with it."""
         if self._device is None:
             return results.each
-        depth = self._prefetch if self.copies_ahead else 0
-        return sent_ahead(results, sender(self._device, self._convert), depth)
+        send, move = ways_to(self._device, self._convert)
+        return sent_ahead(results, send, self._prefetch, move)
 
     def close(self) -> None:
         """End the workers that have stayed."""
