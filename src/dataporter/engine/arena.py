@@ -97,7 +97,7 @@ def _reserved(descriptor: int, number: int, length: int) -> int:
 class Slot:
     """One process's view of a slot, mapped as far as it has been used."""
 
-    __slots__ = ("_descriptor", "_map", "address", "bytes", "lock", "number")
+    __slots__ = ("_descriptor", "_map", "_populated", "address", "bytes", "lock", "number")
 
     def __init__(self, descriptor: int, number: int) -> None:
         self._descriptor = descriptor
@@ -105,6 +105,7 @@ class Slot:
         self.bytes: NDArray[np.uint8] = np.empty(0, np.uint8)
         self.address = 0  # of the first byte, in this process
         self._map: Any = b""
+        self._populated = 0  # bytes
         self.lock: PageLock | None = None  # of the mapping
 
     def reach(self, size: int) -> NDArray[np.uint8]:
@@ -116,16 +117,18 @@ class Slot:
             self.address = ctypes.addressof(self._map)
             self.bytes = np.frombuffer(self._map, np.uint8)
             self.lock = None  # the lock of the earlier mapping ends with that mapping
-            self._populate(size)
+            self._populated = 0
         return self.bytes
 
-    def _populate(self, size: int) -> None:
+    def populate(self, size: int) -> None:
         """Enter the first bytes into this process's page tables, if the system can do it at once.
 
         Otherwise each page is a fault when it is first written, in every worker for every slot.
         """
-        if sys.platform == "linux":
-            libc.madvise(self.address, size, _MADV_POPULATE_WRITE)  # an older kernel refuses
+        if size > self._populated:
+            self._populated = size
+            if sys.platform == "linux":
+                libc.madvise(self.address, size, _MADV_POPULATE_WRITE)  # an older kernel refuses
 
     def fresh(self, size: int) -> NDArray[np.uint8]:
         """Return an array over the first `size` bytes that lives only as long as its views.
@@ -202,6 +205,7 @@ class Writer:
         offset = -(-self._used // _ALIGNMENT) * _ALIGNMENT
         self._used = offset + size
         memory = self._slot.reach(self._used)
+        self._slot.populate(self._used)
         if not self._mapped or self._mapped[-1][1] is not memory:
             self._mapped.append((self._slot.address, memory))
         return offset, memory[offset : offset + size]

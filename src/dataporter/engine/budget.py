@@ -20,6 +20,7 @@ MOST_ISSUED = 1024  # messages; far fewer than a pipe holds, so that issuing nev
 MOST_LENT = 2**13  # slots; each is a mapping, and a process may have 65,530 of them
 
 _DELIVERED = 4  # batches that a consumer has at a time, with those on their way to a device
+_LEAST_READ = 8  # slots that devices may be reading, however large
 _MARKED_BYTES = 2**20  # bytes of slots that share a mark; few, so that they stay in caches
 _MOST_MARKED = 16  # slots that share a mark
 
@@ -69,7 +70,7 @@ class Budget:
         self.marked_together = 1  # slots that share a mark
         if self._largest:
             room = max(AHEAD_BYTES // self._largest, depth)
-            self.most_read = room
+            self.most_read = max(AHEAD_BYTES // self._largest, _LEAST_READ)
             self.marked_together = max(1, min(_MOST_MARKED, _MARKED_BYTES // self._largest))
             if self._grows:
                 self.waiting = Limits(
