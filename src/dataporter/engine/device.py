@@ -50,7 +50,7 @@ def sent_ahead(
     batches that were copied before it. Nothing is looked for ahead after a batch that `send` does
     not copy: the next one is of its kind.
     """
-    ahead: deque[tuple[Any, Deliver]] = deque()
+    ahead: deque[tuple[Any, Deliver, bool]] = deque()
     end: Exception | None = None
     most = depth
     while True:
@@ -58,12 +58,11 @@ def sent_ahead(
         for _ in range(2):
             if end is None and (not ahead or (len(ahead) <= most and results.is_there())):
                 try:
-                    leads_to, deliver = _next_sent(results, send, move)
+                    ahead.append(_next_sent(results, send, move))
                 except Exception as error:  # noqa: BLE001  raised when it is its turn
                     end = error
                 else:
-                    most = 0 if type(deliver) is partial else depth
-                    ahead.append((leads_to, deliver))
+                    most = depth if ahead[-1][2] else 0
         if not ahead:
             break
         # No batch is held in a variable here: it is the consumer's alone.
@@ -75,9 +74,13 @@ def sent_ahead(
         del end  # it holds this frame
 
 
-def _next_sent(results: Results, send: Send, move: Move) -> tuple[Any, Deliver]:
+def _next_sent(results: Results, send: Send, move: Move) -> tuple[Any, Deliver, bool]:
+    """Return the next progress, what delivers its batch, and whether that is copied ahead."""
     leads_to, batch = next(results.each)
-    return leads_to, send(batch) or partial(move, batch)
+    deliver = send(batch)
+    if deliver is None:
+        return leads_to, partial(move, batch), False
+    return leads_to, deliver, True
 
 
 def ways_to(device: torch.device, convert: Callable[[Any], Any] | None) -> tuple[Send, Move]:
@@ -87,25 +90,18 @@ def ways_to(device: torch.device, convert: Callable[[Any], Any] | None) -> tuple
         copies = CudaCopies(device)
 
     def send(batch: Any) -> Deliver | None:
-        if device.type != "cuda" or is_no_batch(batch):
-            return None
-        deliver = copies(batch)
+        if batch is EMPTY or type(batch) in (Failed, Late):
+            return lambda: batch
+        deliver = copies(batch) if device.type == "cuda" else None
         if deliver is None or convert is None:
             return deliver
         return lambda: convert(deliver())
 
     def move(batch: Any) -> Any:
-        if is_no_batch(batch):
-            return batch
         moved = _moved(device, batch)
         return moved if convert is None else convert(moved)
 
     return send, move
-
-
-def is_no_batch(batch: Any) -> bool:
-    """Return True for what stands in place of a batch."""
-    return batch is EMPTY or type(batch) in (Failed, Late)
 
 
 def _with_index(device: torch.device) -> torch.device:
