@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
 from dataporter.engine.inline import attempted
-from dataporter.fetch import generator_memory, randomness
+from dataporter.fetch import randomness
+from dataporter.fetch.generator_memory import find_memory
 from dataporter.fetch.generators import capture, restore, seed_all
 from dataporter.fetch.randomness import EpochKeys, LazySeeding
 from dataporter.fetch.tasks import Samples, Task
@@ -280,7 +281,7 @@ def test_as_many_draws_as_a_generator_has_words_are_seen():
 
 
 def test_the_generators_are_read_in_their_memory_here():
-    assert generator_memory.find() is not None
+    assert find_memory() is not None
 
 
 def test_the_public_calls_do_the_work_where_memory_is_laid_out_otherwise(monkeypatch):

@@ -2,7 +2,7 @@
 
 The three are Mersenne Twisters: 624 words, and an index beside them. The words are looked for in
 the memory of a generator whose state is known. What is found is tried: written back, it must
-undo draws. Where that fails, `find` returns None, and the public calls have to do.
+undo draws. Where that fails, `find_memory` returns None, and the public calls have to do.
 """
 
 from __future__ import annotations
@@ -30,30 +30,37 @@ def view(address: int, size: int) -> ctypes.Array[ctypes.c_char]:
 
 
 class GeneratorMemory:
-    """The memory of the three, as views.
+    """The memory of the three: `wholes` is all of it, `tell` reads the parts that any draw changes.
 
     Every draw changes an index; at its wrap, or when it is seeded, all words change. So the index
-    and a few words tell, and lie side by side in each: `python_tells`, `numpy_tells`,
-    `torch_tells`. Normal numbers are made in pairs. The second one waits in `numpy_waiting`, in
-    `torch_waiting`, and as an attribute of `python`.
+    and a few words tell, and lie side by side in each. Normal numbers are made in pairs: the
+    second one waits beside the words, for Python as an attribute.
     """
 
     def __init__(self, numpy_words: int, numpy_waiting: int, torch_words: int) -> None:
         self.python: Any = random.random.__self__  # type: ignore[attr-defined]
         index = id(self.python) + object.__basicsize__
-        self.python_whole = view(index, 4 + _SIZE)
-        self.python_tells = view(index, 4 + _FEW)
+        self._python_tells = view(index, 4 + _FEW)
 
         self.numpy = _numpy_bits()
         words = id(self.numpy) + numpy_words
-        self.numpy_whole = view(words, _SIZE + 4)
-        self.numpy_tells = view(words + _SIZE - _FEW, _FEW + 4)
+        self._numpy_tells = view(words + _SIZE - _FEW, _FEW + 4)
         self.numpy_waiting = view(id(_numpy_generator()) + numpy_waiting, 16)
 
         engine = _address(torch.default_generator) + torch_words - _TORCH_HEAD
-        self.torch_whole = view(engine, _TORCH_SIZE)
-        self.torch_tells = view(engine, _TORCH_HEAD + _FEW)
-        self.torch_waiting = view(engine + _TORCH_SIZE - _TORCH_WAITING, _TORCH_WAITING)
+        self._torch_tells = view(engine, _TORCH_HEAD + _FEW)
+        self._torch_waiting = view(engine + _TORCH_SIZE - _TORCH_WAITING, _TORCH_WAITING)
+
+        parts = ((index, 4 + _SIZE), (words, _SIZE + 4), (engine, _TORCH_SIZE))
+        self.wholes = [memoryview(view(*part)).cast("B") for part in parts]
+
+    def tell(self) -> tuple[tuple[bytes, Any], tuple[bytes, bytes, Any], tuple[bytes, bytes]]:
+        """Read what tells of a draw, of Python's, NumPy's and torch's."""
+        return (
+            (self._python_tells.raw, self.python.gauss_next),
+            (self._numpy_tells.raw, self.numpy_waiting.raw, _numpy_bits()),
+            (self._torch_tells.raw, self._torch_waiting.raw),
+        )
 
 
 # Before torch's words: a seed of 8 bytes, then what remains, whether seeded, and the next word's
@@ -63,7 +70,7 @@ _TORCH_WAITING = 24
 _TORCH_SIZE = _TORCH_HEAD + _SIZE + 4 + _TORCH_WAITING
 
 
-def find() -> GeneratorMemory | None:
+def find_memory() -> GeneratorMemory | None:
     """Find the memory of the three; None if any of them is laid out in an unknown way."""
     if sys.implementation.name != "cpython" or not _python_is_understood():
         return None
@@ -74,8 +81,7 @@ def find() -> GeneratorMemory | None:
     return GeneratorMemory(numpy_words, numpy_waiting, torch_words)
 
 
-def _numpy_bits() -> Any:
-    return np.random.get_bit_generator()  # type: ignore[attr-defined]  # not in its stubs
+_numpy_bits = np.random.get_bit_generator  # type: ignore[attr-defined]  # not in its stubs
 
 
 def _numpy_generator() -> Any:

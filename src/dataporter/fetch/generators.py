@@ -11,26 +11,23 @@ from __future__ import annotations
 
 import pickle
 import random
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 import torch
 
-from dataporter.fetch import generator_memory
+from dataporter.fetch.generator_memory import GeneratorMemory, find_memory
 
-_memory = generator_memory.find()
-_numpy_bits = np.random.get_bit_generator  # type: ignore[attr-defined]  # not in its stubs
-
+_memory = find_memory()
 
 # The three, to be added up. Plain numbers: they are looked at for every batch.
-PYTHON, NUMPY, TORCH = 1, 2, 4
+PYTHON, NUMPY, TORCH = _EACH = 1, 2, 4
 ALL = PYTHON | NUMPY | TORCH
 
 
-class Captured(tuple[Any, ...]):
+class Captured(ABC):
     """The states of the three generators at one moment."""
-
-    __slots__ = ()
 
     def still_holds(self) -> bool:
         """Return True if nothing was drawn from any of the three since.
@@ -47,6 +44,7 @@ class Captured(tuple[Any, ...]):
         """
         return not self.moved()
 
+    @abstractmethod
     def moved(self) -> int:
         """Name those of the three that were drawn from since.
 
@@ -55,72 +53,74 @@ class Captured(tuple[Any, ...]):
         >>> before.moved() == TORCH
         True
         """
-        changed = [before != now for before, now in zip(self, _by_calls(), strict=True)]
-        return sum(
-            which
-            for which, has_changed in zip((PYTHON, NUMPY, TORCH), changed, strict=True)
-            if has_changed
-        )
 
+    @abstractmethod
     def restore(self) -> None:
         """Put the three generators back."""
-        python, numpy, torchs = self
+
+
+class _ByCalls(Captured):
+    """The states as the public calls return them, NumPy's and torch's as bytes."""
+
+    def __init__(self) -> None:
+        self._states = self._read()
+
+    @staticmethod
+    def _read() -> tuple[Any, bytes, bytes]:
+        numpy = pickle.dumps(np.random.get_state(legacy=False))
+        return random.getstate(), numpy, torch.default_generator.get_state().numpy().tobytes()
+
+    def moved(self) -> int:
+        each = zip(_EACH, self._states, self._read(), strict=True)
+        return sum(which for which, one, other in each if one != other)
+
+    def restore(self) -> None:
+        python, numpy, torchs = self._states
         random.setstate(python)
-        np.random.set_state(pickle.loads(numpy))  # noqa: S301  written by `_by_calls`
+        np.random.set_state(pickle.loads(numpy))  # noqa: S301  written by `_read`
         state = torch.frombuffer(bytearray(torchs), dtype=torch.uint8)
         torch.default_generator.set_state(state)
 
 
-def _by_calls() -> tuple[Any, ...]:
-    numpy = pickle.dumps(np.random.get_state(legacy=False))
-    return random.getstate(), numpy, torch.default_generator.get_state().numpy().tobytes()
-
-
 class _InMemory(Captured):
-    """The same, as it lies in memory."""
+    """The states as they lie in memory: the parts that tell of a draw, and copies of all."""
 
-    __slots__ = ()
+    __slots__ = ("_copies", "_tell")
+
+    def __init__(self, memory: GeneratorMemory) -> None:
+        self._copies = [memoryview(bytearray(len(whole))) for whole in memory.wholes]
+        self.take(memory)
+
+    def take(self, memory: GeneratorMemory) -> None:
+        """Read the generators now. No memory is asked for: that costs more than to copy it."""
+        self._tell = memory.tell()
+        python, numpy, torchs = self._copies
+        python[:], numpy[:], torchs[:] = memory.wholes
 
     def moved(self) -> int:
         memory: Any = _memory
-        python, waits, numpy, numpy_waits, torchs = self
-        moved = 0
-        if not python.startswith(memory.python_tells.raw) or waits != memory.python.gauss_next:
-            moved = PYTHON
-        if (
-            not numpy.endswith(memory.numpy_tells.raw)
-            or numpy_waits != memory.numpy_waiting.raw
-            or _numpy_bits() is not memory.numpy
-        ):
-            moved |= NUMPY
-        if not torchs.startswith(memory.torch_tells.raw) or not torchs.endswith(
-            memory.torch_waiting.raw
-        ):
-            moved |= TORCH
-        return moved
+        now, before = memory.tell(), self._tell
+        if now == before:
+            return 0
+        return sum(
+            which for which, one, other in zip(_EACH, now, before, strict=True) if one != other
+        )
 
     def restore(self) -> None:
         memory: Any = _memory
-        python, memory.python.gauss_next, numpy, numpy_waits, torchs = self
-        memory.python_whole.raw = python
-        memory.numpy_whole.raw, memory.numpy_waiting.raw = numpy, numpy_waits
-        memory.torch_whole.raw = torchs
+        memory.wholes[0][:], memory.wholes[1][:], memory.wholes[2][:] = self._copies
+        (_, memory.python.gauss_next), (_, memory.numpy_waiting.raw, _), _ = self._tell
 
 
-def capture() -> Captured:
-    """Read the three generators, changing nothing."""
+def capture(into: Captured | None = None) -> Captured:
+    """Read the three generators, changing nothing; into what is no longer needed, if given."""
     memory = _memory
-    if memory is None or _numpy_bits() is not memory.numpy:  # somebody has put in another one
-        return Captured(_by_calls())
-    return _InMemory(
-        (
-            memory.python_whole.raw,
-            memory.python.gauss_next,
-            memory.numpy_whole.raw,
-            memory.numpy_waiting.raw,
-            memory.torch_whole.raw,
-        )
-    )
+    if memory is None or np.random.get_bit_generator() is not memory.numpy:  # type: ignore[attr-defined]
+        return _ByCalls()  # somebody may have put another generator in NumPy's place
+    if type(into) is not _InMemory:
+        return _InMemory(memory)
+    into.take(memory)
+    return into
 
 
 def restore(captured: Captured) -> None:

@@ -75,9 +75,10 @@ def keys_of(seed: int, epoch: int) -> EpochKeys:
 class _Current:
     """The sample that a thread is fetching, or the batch that it is collating."""
 
-    __slots__ = ("asked", "generator", "key", "sample_keys")
+    __slots__ = ("asked", "generator", "key", "sample_keys", "watches")
 
     def __init__(self) -> None:
+        self.watches: list[_Watch] = []  # to be used again; several at once in nested loaders
         self.key: int | None = None
         self.generator: np.random.Generator | None = None
         self.asked = False
@@ -201,8 +202,9 @@ class LazySeeding:
         keys: Callable[[], Sequence[int]],
         needs: int,
     ) -> list[Result]:
+        watch = current.watches.pop() if current.watches else _Watch(current)
         while True:
-            watch = _Watch(current)
+            watch.begin()
             try:
                 if needs:
                     results = _keyed(current, each, arguments, keys(), seeds=needs)
@@ -221,6 +223,7 @@ class LazySeeding:
             else:
                 seen = watch.put_back()
                 if seen | needs == needs:
+                    current.watches.append(watch)
                     return results
             self._needs = needs = seen | needs
 
@@ -232,11 +235,11 @@ class LazySeeding:
         keys: Sequence[int],
     ) -> list[Result]:
         # Seeded, so that what is drawn is right, and stays right where a dataset keeps it.
-        needs, results = 0, []
+        needs, results, watch = 0, [], _Watch(current)
         with _caller_undisturbed():
             for argument, key in zip(arguments, keys, strict=True):
                 seed_all(key)
-                watch = _Watch(current)
+                watch.begin()
                 try:
                     results += _keyed(current, each, [argument], [key])
                 except Exception:
@@ -369,8 +372,12 @@ class _Watch:
 
     def __init__(self, current: _Current) -> None:
         self._current = current
-        current.asked = False
         self._before = capture()
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self._current.asked = False
+        self._before = capture(self._before)
 
     def seen(self) -> int:
         """Name the generators that were drawn from, or seeded."""
