@@ -2,22 +2,27 @@
 
 Grain and SPDL take seconds to start their workers at each pass, so their passes never end. The
 others keep their workers from pass to pass. All prefetch two batches per worker, as torch does.
+The bare loop is their limit: it fetches and collates by hand, and its indices are ready.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from players import die_with_player
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from dataporter import __version__
 from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.stateful_dataloader import StatefulDataLoader
 
 _AHEAD = 2  # batches a worker
+_LISTED = 2**18  # indices that the bare loop keeps as lists
 
 # Makes the batches of a dataset, given their size and the number of workers.
 Batches = Callable[[Any, int, int], Iterator[Any]]
@@ -32,36 +37,56 @@ def installed() -> dict[str, str]:
     found = {}
     for name in CONTENDERS:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = __version__ if name == "dataporter" else metadata.version(name)
+            found[name] = _version(name)
     return found
 
 
+def _version(name: str) -> str:
+    known = {"dataporter": __version__, "torch": torch.__version__}
+    return known.get(name) or metadata.version(name)
+
+
+def bare_loop(dataset: Any, batch_size: int) -> Iterator[Any]:
+    """Fetch and collate by hand, again and again."""
+    if isinstance(dataset, IterableDataset):
+        while True:
+            samples = iter(dataset)
+            while batch := list(itertools.islice(samples, batch_size)):
+                yield default_collate(batch)
+    order = torch.randperm(len(dataset))[:_LISTED]
+    lists = [indices.tolist() for indices in order.split(batch_size)]
+    while True:
+        for indices in lists:
+            yield default_collate([dataset[index] for index in indices])
+
+
 def _torch(dataset: Any, batch_size: int, workers: int) -> Iterator[Any]:
-    return _again_and_again(
-        DataLoader(dataset, batch_size, shuffle=True, num_workers=workers, persistent_workers=True)
-    )
+    return _again_and_again(DataLoader(dataset, batch_size, **_options(dataset, workers)))
 
 
 def _torchdata(dataset: Any, batch_size: int, workers: int) -> Iterator[Any]:
-    from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415  may be missing
-
-    return _again_and_again(
-        StatefulDataLoader(
-            dataset, batch_size, shuffle=True, num_workers=workers, persistent_workers=True
-        )
+    from torchdata.stateful_dataloader import (  # noqa: PLC0415  may be missing
+        StatefulDataLoader as Theirs,
     )
+
+    return _again_and_again(Theirs(dataset, batch_size, **_options(dataset, workers)))
+
+
+def _options(dataset: Any, workers: int) -> dict[str, Any]:
+    return {
+        "shuffle": not isinstance(dataset, IterableDataset),
+        "num_workers": workers,
+        "persistent_workers": workers > 0,
+        "worker_init_fn": die_with_player,
+    }
 
 
 def _dataporter(dataset: Any, batch_size: int, workers: int) -> Iterator[Any]:
+    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
+    if isinstance(dataset, IterableDataset):
+        return _again_and_again(StatefulDataLoader(dataset, batch_size, **options))
     return _again_and_again(
-        ResumableDataLoader(
-            dataset,
-            batch_size,
-            shuffle=True,
-            seed=1,
-            num_workers=workers,
-            persistent_workers=True,
-        )
+        ResumableDataLoader(dataset, batch_size, shuffle=True, seed=1, **options)
     )
 
 

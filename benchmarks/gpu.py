@@ -1,22 +1,27 @@
 """Delivery to a CUDA device against torch's loader, with the link's own limit, in one run.
 
-Needs torch, NumPy and the package: `PYTHONPATH=src python benchmarks/gpu.py`.
+Needs torch, NumPy and the package: `PYTHONPATH=src python benchmarks/gpu.py [--out FILE.json]`.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import platform
+import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import machine
 import torch
-from measure import interleaved, table
+from contenders import installed
+from measure import Row, Run, Turns, interleaved, table, timed_turns
 from torch.utils.data import DataLoader
 from workloads import Images, TokenWindows
 
@@ -29,11 +34,14 @@ STEP_MS = 5.0
 STEPS = 600
 
 
-def main() -> None:
-    """Print the tables."""
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
+    """Print the tables, and store their rows."""
+    parser = argparse.ArgumentParser(description="Compare deliveries to a CUDA device.")
+    parser.add_argument("--out", type=Path, help="a file for the run, as JSON")
+    out = parser.parse_args(arguments).out
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
-        return
+        return []
     warnings.filterwarnings("ignore")  # torch counts cores
     print(
         f"\n{torch.cuda.get_device_name()}, {os.cpu_count()} cores, Python "
@@ -42,9 +50,14 @@ def main() -> None:
     )
     limit = link()
     print(f"the link, page-locked to device: {limit:.1f} GiB/s")
-    print(images(limit))
-    print(tokens())
-    print(steps())
+    run = Run(versions=installed(), machine=machine.describe())
+    for measure in (partial(images, limit), first_epochs, tokens, steps):
+        text, rows = measure()
+        print(text, flush=True)
+        run.rows.extend(rows)
+        if out is not None:
+            run.write(out)
+    return run.rows
 
 
 def link(size: int = 64 * 3 * 224 * 224 * 4) -> float:
@@ -61,19 +74,24 @@ def _copy(source: torch.Tensor, target: torch.Tensor, times: int) -> None:
     torch.cuda.synchronize()
 
 
-def images(limit: float) -> str:
+Table = tuple[str, list[Row]]  # as text, and as rows of a stored run
+
+
+def images(limit: float) -> Table:
     """Ready images of 0.6 MB: moving them is all there is to do."""
     dataset = Images(64 * 400)
-    size = len(dataset) * dataset[0].nbytes
-    rows = []
+    size = len(dataset) * dataset[0].nbytes / GIB
+    rows, lines = [], []
     for workers in (8, 12):
         loaders = _loaders(dataset, workers)
         narrow = {"converter": DtypeConverter("float16")}
         wide = {"device_converter": DtypeConverter("float32")}
         loaders["narrow"] = _ours(dataset, workers, **narrow, **wide)
-        seconds = interleaved({who: partial(_drain, it) for who, it in loaders.items()}, ROUNDS)
-        speeds = {who: size / spent / GIB for who, spent in seconds.items()}
-        rows.append(
+        work = {who: partial(_drain, it) for who, it in loaders.items()}
+        row = _row("images to the device", workers, timed_turns(work, ROUNDS, size), "GiB/s")
+        rows.append(row)
+        speeds = _speeds(row)
+        lines.append(
             (
                 f"{workers}",
                 *(f"{speeds[who]:.1f}" for who in ("torch", "pinned", "dataporter", "narrow")),
@@ -85,18 +103,48 @@ def images(limit: float) -> str:
         *("workers", "torch", "dataporter, pin_memory", "dataporter, device"),
         *("as float16, widened there", "to torch", "of the link"),
     )
-    return table("Images of 3x224x224 floats, batches of 64, GiB/s on the device", header, rows)
+    title = "Images of 3x224x224 floats, batches of 64, GiB/s on the device"
+    return table(title, header, lines), rows
 
 
-def tokens() -> str:
+def first_epochs() -> Table:
+    """Epochs of 100 batches: the first of a new loader, and later ones."""
+    dataset = Images(64 * 100)
+    size = len(dataset) * dataset[0].nbytes / GIB
+    rows, lines = [], []
+    for workers in (8, 12):
+        seconds: dict[str, list[float]] = {}
+        for _ in range(ROUNDS):
+            for who, loader in _loaders(dataset, workers).items():
+                for epoch in ("first", "second", "third"):
+                    start = time.perf_counter()
+                    _drain(loader)
+                    seconds.setdefault(f"{who}, {epoch}", []).append(time.perf_counter() - start)
+        turns = {who: Turns(amount=size, seconds=tuple(each)) for who, each in seconds.items()}
+        row = _row("epochs of 100 batches of images", workers, turns, "GiB/s")
+        rows.append(row)
+        speeds = _speeds(row)
+        for who in ("torch", "pinned", "dataporter"):
+            first, *later = (speeds[f"{who}, {epoch}"] for epoch in ("first", "second", "third"))
+            share = first / statistics.mean(later)
+            cells = (f"{speed:.1f}" for speed in (first, *later))
+            lines.append((f"{who}, {workers} workers", *cells, f"{share:.0%}"))
+    header = ("epoch, GiB/s on the device", "first", "second", "third", "first to later")
+    return table("First epoch of a loader, 100 batches of such images", header, lines), rows
+
+
+def tokens() -> Table:
     """Small batches: what each costs is all that counts."""
-    dataset = TokenWindows(2**18)
-    rows = []
+    dataset = TokenWindows(2**18, tokens=2**26)
+    rows, lines = [], []
     for workers in (8,):
         loaders = _loaders(dataset, workers)
-        seconds = interleaved({who: partial(_drain, it) for who, it in loaders.items()}, ROUNDS)
-        speeds = {who: len(dataset) / spent for who, spent in seconds.items()}
-        rows.append(
+        work = {who: partial(_drain, it) for who, it in loaders.items()}
+        turns = timed_turns(work, ROUNDS, len(dataset))
+        row = _row("token windows to the device", workers, turns, "samples/s")
+        rows.append(row)
+        speeds = _speeds(row)
+        lines.append(
             (
                 f"{workers}",
                 *(f"{speeds[who]:,.0f}" for who in ("torch", "pinned", "dataporter")),
@@ -104,27 +152,39 @@ def tokens() -> str:
             )
         )
     header = ("workers", "torch", "dataporter, pin_memory", "dataporter, device", "to torch")
-    return table("Windows of 256 int32 tokens, batches of 64, a second", header, rows)
+    return table("Windows of 256 int32 tokens, batches of 64, a second", header, lines), rows
 
 
-def steps() -> str:
+def steps() -> Table:
     """Training steps on images, with 12 workers: how long the device has nothing to compute."""
     dataset = Images(64 * STEPS)
     step = _step()
     kept = torch.randn(64, 3, 224, 224, device="cuda")
-    rows = []
+    rows, lines = [], []
     for name, reads_back in (("freely", False), ("with loss.item() at every step", True)):
         contenders: dict[str, Callable[[], Iterator[Any]]] = {
             "no data": lambda: (kept for _ in range(STEPS)),
             **{who: partial(_batches, it) for who, it in _loaders(dataset, 12).items()},
         }
+        gaps: dict[str, Turns] = {}
         for who, batches in contenders.items():
             _train(step, itertools.islice(batches(), STEPS // 3), reads_back)
             seconds, idle = _train(step, batches(), reads_back)
             taken = f"{seconds / STEPS * 1e3:.2f} ms"
-            rows.append((f"{name}, {who}", taken, f"{idle / seconds:.1%}"))
+            lines.append((f"{name}, {who}", taken, f"{idle / seconds:.1%}"))
+            gaps[who] = Turns(seconds=(idle / STEPS,))
+        rows.append(_row(f"between training steps, {name}", 12, gaps, "ms"))
     header = ("steps run", "a step", "share of time between steps")
-    return table(f"Training steps on such images, 12 workers, {STEPS} steps", header, rows)
+    title = f"Training steps on such images, 12 workers, {STEPS} steps"
+    return table(title, header, lines), rows
+
+
+def _row(work: str, workers: int, turns: dict[str, Turns], unit: str) -> Row:
+    return Row(work=work, workers=workers, unit=unit, turns=turns)
+
+
+def _speeds(row: Row) -> dict[str, float]:
+    return {who: statistics.median(turns.speeds) for who, turns in row.turns.items()}
 
 
 def _step() -> Callable[[torch.Tensor], torch.Tensor]:

@@ -1,120 +1,84 @@
-"""Delivery: loaders take turns on each workload.
-
-Grain's and SPDL's passes have no end, so their workers would fetch ahead while others have their
-turn. Workers are therefore suspended between the turns of their loader.
-"""
+"""A race: contenders take turns, each in a process of its own, while the machine is watched."""
 
 from __future__ import annotations
 
-import gc
-import itertools
-import statistics
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Protocol
 
-import psutil
-from contenders import CONTENDERS, installed
-from measure import in_turns
-from workloads import Workload
+import machine
+from measure import Turns, in_turns
+from players import Player, PlayerFailedError, close_all
 
-ROUNDS = 9  # at most
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Race:
-    """Seconds of each contender for the same number of samples, in turns."""
-
-    workload: str
-    samples: int
-    times: dict[str, list[float]]  # seconds of each turn
-    failed: dict[str, str]  # reasons
-
-    def speed(self, who: str) -> float | None:
-        """Samples a second, the median of all turns."""
-        times = self.times.get(who)
-        return self.samples / statistics.median(times) if times else None
-
-    def ratio(self, who: str, to: str) -> float | None:
-        """The speed divided by that of another contender."""
-        speed, other = self.speed(who), self.speed(to)
-        return speed / other if speed and other else None
+_TURN = 0.3  # seconds
+_LEAST = 20  # turns that a race has time for
 
 
-def race(workload: Workload, seconds: float, share: float) -> Race:
-    """Deliver a workload with every installed loader, for about so many seconds.
+class Contender(Protocol):
+    """What a player does in its turns."""
 
-    `share` of the workload's samples is one turn.
+    def warm_up(self, seconds: float) -> int:
+        """Work for a while; return the size of a turn that takes so long."""
+
+    def turn(self, size: int) -> tuple[int, float, float]:
+        """Take a turn: its batches, its seconds, and CPU seconds of the consuming thread."""
+
+
+Makers = Mapping[str, Callable[[], Contender]]
+
+
+def race(
+    makers: Makers, batch_size: int, seconds: float
+) -> tuple[dict[str, Turns], tuple[str, ...]]:
+    """Let contenders take turns for so long, or until they are quiet.
+
+    Returns their turns, and reasons not to trust them.
     """
-    until = time.monotonic() + seconds
-    step = workload.batch_size * workload.workers
-    length = max(int(workload.length * share) // step, 2) * step
-    dataset = workload.make(length)
-    batches = length // workload.batch_size
-    streams: dict[str, Iterator[Any]] = {}
-    turns: dict[str, Callable[[], None]] = {}
-    failed: dict[str, str] = {}
-    for who in installed():
-        before = children()
-        stream = CONTENDERS[who](dataset, workload.batch_size, workload.workers)
-        work = partial(_take, stream, batches)
-        try:
-            work()  # starts workers, and warms up
-        except Exception as error:  # noqa: BLE001  whatever ails one, the others can run
-            failed[who] = f"{type(error).__name__}: {error}"
-            continue
-        workers = children() - before
-        suspend(workers)
-        streams[who], turns[who] = stream, partial(take_turn, work, workers)
+    until, turn = time.monotonic() + seconds, turn_seconds(seconds)
+    with _players(makers) as players:
+        sizes: dict[str, int] = {}
+        failed: dict[str, Turns] = {}
+        for who, player in players.items():
+            try:
+                sizes[who] = player.call("warm_up", turn)
+            except PlayerFailedError as error:
+                failed[who] = Turns(failed=str(error))
+        before = machine.Clocks.now()
+        work = {who: partial(players[who].call, "turn", size) for who, size in sizes.items()}
+        found = in_turns(work, seconds_of=lambda turn: turn[1], until=until)
+        after = machine.Clocks.now()
+    taken = {who: _turns(turns, batch_size) for who, turns in found.items()} | failed
+    warnings = after.warnings_since(before) if after and before else ()
+    return {who: taken[who] for who in makers}, tuple(warnings)
+
+
+def turn_seconds(seconds: float) -> float:
+    """The length of a turn, shorter in a race of few seconds.
+
+    >>> turn_seconds(12.0), turn_seconds(1.0)
+    (0.3, 0.05)
+    """
+    return min(_TURN, seconds / _LEAST)
+
+
+def _turns(turns: list[tuple[int, float, float]], batch_size: int) -> Turns:
+    batches = turns[0][0]
+    return Turns(
+        amount=batches * batch_size,
+        batches=batches,
+        seconds=tuple(seconds for _, seconds, _ in turns),
+        consumer=tuple(spent for _, _, spent in turns),
+    )
+
+
+@contextmanager
+def _players(makers: Makers) -> Iterator[dict[str, Player]]:
+    players: dict[str, Player] = {}
     try:
-        times = in_turns(turns, ROUNDS, until)
+        for who, make in makers.items():
+            players[who] = Player(make)
+        yield players
     finally:
-        resume(children())
-    for stream in streams.values():
-        with suppress(Exception):
-            stream.close()  # type: ignore[attr-defined]  # a generator, which ends its workers
-    streams.clear()
-    turns.clear()
-    gc.collect()
-    return Race(workload=workload.title, samples=length, times=times, failed=failed)
-
-
-def children() -> set[psutil.Process]:
-    """All processes below this one, except the one that multiprocessing shares among them."""
-    found = psutil.Process().children(recursive=True)
-    return {child for child in found if "resource_tracker" not in _command_line(child)}
-
-
-def _command_line(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return " ".join(process.cmdline())
-    return ""
-
-
-def suspend(processes: set[psutil.Process]) -> None:
-    """Stop processes until they are resumed."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.suspend()
-
-
-def resume(processes: set[psutil.Process]) -> None:
-    """Let suspended processes run."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.resume()
-
-
-def take_turn(work: Callable[[], None], workers: set[psutil.Process]) -> None:
-    """Run the workers only while the work is done."""
-    resume(workers)
-    work()
-    suspend(workers)
-
-
-def _take(stream: Iterator[Any], batches: int) -> None:
-    deque(itertools.islice(stream, batches), maxlen=0)
+        close_all(players.values())

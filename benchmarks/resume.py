@@ -8,6 +8,7 @@ rise of the process's peak memory since before the loader was built. Then the ba
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import re
@@ -23,8 +24,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import count, table
-from workloads import Nothing
+from measure import count, interleaved, table
+from workloads import Nothing, TokenWindows
 
 BATCH_SIZE = 64
 ROUNDS = 5
@@ -201,7 +202,7 @@ def measured_elsewhere(
 ) -> list[Resumed]:
     """Measure one contender in a new process."""
     listed = json.dumps([asdict(point) for point in points])
-    command = [sys.executable, __file__, who, str(rounds), str(limit), listed]
+    command = [sys.executable, __file__, "--one", who, str(rounds), str(limit), listed]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found = (json.loads(line) for line in done.stdout.splitlines())
     return [Resumed(**{**line, "seconds": tuple(line["seconds"])}) for line in found]
@@ -215,19 +216,63 @@ def print_measured(who: str, rounds: str, limit: str, points: str) -> None:
         print(json.dumps(asdict(found)), flush=True)
 
 
-def main() -> None:
-    """Print the table of dataporter and torchdata in mid-epoch."""
-    points = [Point(samples=size, position=size // 2) for size in SIZES]
-    columns = [
-        measured_elsewhere(who, points, ROUNDS, LIMIT) for who in ("dataporter", "torchdata")
-    ]
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the tables."""
+    from contenders import installed  # noqa: PLC0415  likewise
+
+    parser = argparse.ArgumentParser(description="Measure resumes, and what a state costs.")
+    parser.add_argument("--all", action="store_true", help="all installed loaders and positions")
+    everything = parser.parse_args(arguments).all
+    contenders = [who for who in RESUMES if who in installed()]
+    usual = [who for who in ("dataporter", "torchdata") if who in contenders]
+    print(resumes(contenders if everything else usual, points() if everything else middles()))
+    print(state_keeping())
+
+
+def middles() -> list[Point]:
+    """The middle of an epoch, in several sizes."""
+    return [Point(samples=size, position=size // 2) for size in SIZES]
+
+
+def points() -> list[Point]:
+    """Several positions of one size, then the middle of several sizes."""
+    along = {Point(samples=SWEPT, position=SWEPT // 100 * share) for share in (0, 10, 50, 90)}
+    return sorted(along | set(middles()), key=lambda point: (point.samples, point.position))
+
+
+def resumes(
+    contenders: Sequence[str], at: Sequence[Point], rounds: int = ROUNDS, limit: float = LIMIT
+) -> str:
+    """Every contender, resumed at all points."""
+    columns = [measured_elsewhere(who, at, rounds, limit) for who in contenders]
     rows = [
-        (count(ours.samples), *(cell for found in (ours, theirs) for cell in _cells(found)))
-        for ours, theirs in zip(*columns, strict=True)
+        (
+            *(count(point.samples), f"{point.position:,}"),
+            *(cell for column in columns for cell in _cells(column[number])),
+        )
+        for number, point in enumerate(at)
     ]
-    header = ("samples", "dataporter", "memory", "torchdata", "memory")
-    title = "From state to first batch, in mid-epoch (target: at most 10 ms and 16 MB, flat)"
-    print(table(title, header, rows))
+    header = ("samples", "position", *(cell for who in contenders for cell in (who, "memory")))
+    return table("From state to first batch (target: at most 10 ms and 16 MB, flat)", header, rows)
+
+
+def state_keeping() -> str:
+    """Epochs with a state taken at every step, and without."""
+    from dataporter.resumable_dataloader import ResumableDataLoader  # noqa: PLC0415  likewise
+
+    loader = ResumableDataLoader(TokenWindows(8192), BATCH_SIZE, shuffle=True, seed=1)
+
+    def without() -> None:
+        for _ in loader:
+            pass
+
+    def with_states() -> None:
+        for _ in loader:
+            loader.state_dict()
+
+    seconds = interleaved({"never": without, "every step": with_states}, 9)
+    rows = [(name, f"{spent / len(loader) * 1e6:.1f} µs") for name, spent in seconds.items()]
+    return table("Cost of the state", ("state_dict() called", "time a step"), rows)
 
 
 def _cells(found: Resumed) -> tuple[str, str]:
@@ -238,7 +283,7 @@ def _cells(found: Resumed) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print_measured(*sys.argv[1:])
+    if sys.argv[1:2] == ["--one"]:
+        print_measured(*sys.argv[2:])
     else:
         main()

@@ -1,0 +1,72 @@
+"""The command line, the notes and the stored run that scripts with races have in common."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import machine
+import torch
+from contenders import installed
+from measure import Quartiles, Row, Run
+
+NOTE = (
+    "Medians of turns, with quartiles in brackets. Compare ratios and shares with those of other "
+    "runs, not times."
+)
+
+
+def parser(description: str, seconds: float) -> argparse.ArgumentParser:
+    """Make a parser with the options of every script."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--rows", default="", help="a regular expression for the rows' names")
+    made.add_argument("--seconds", type=float, default=seconds, help="for each row")
+    made.add_argument("--out", type=Path, help="a file for the run, as JSON")
+    return made
+
+
+def execute(rows: Iterable[Row], tables: Callable[[Sequence[Row]], str], out: Path | None) -> Run:
+    """Measure rows, print their tables, and store the run after each row."""
+    warnings.filterwarnings("ignore")  # torch counts cores, torchdata calls deprecated functions
+    torch.set_num_threads(1)  # a process with threads must not be forked
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that players are ended
+    run = Run(versions=installed(), machine=machine.describe())
+    print(f"\n{machine.line(run.machine)}\n{NOTE}", flush=True)
+    for row in rows:
+        run.rows.append(row)
+        run.machine["load_after"] = os.getloadavg()
+        print(_progress(row), file=sys.stderr, flush=True)
+        if out is not None:
+            run.write(out)
+    print(tables(run.rows))
+    print(_distrust(run.rows), end="", flush=True)
+    return run
+
+
+def text(found: Quartiles | None, form: str) -> str:
+    """A cell with quartiles, or a dash."""
+    return "-" if found is None else found.text(form)
+
+
+def _progress(row: Row) -> str:
+    """What a row says in short, while others are measured."""
+    ratio, share = row.ratio("dataporter", "torch"), row.of_limit("dataporter")
+    rounds = max(len(turns.seconds) for turns in row.turns.values())
+    found = f"{row.work}, {row.workers} workers: {text(ratio, '{:.2f}x')} to torch"
+    of_limit = "" if share is None else f", {text(share, '{:.2f}')} of the limit"
+    return f"{found}{of_limit}; {rounds} turns"
+
+
+def _distrust(rows: Sequence[Row]) -> str:
+    """Rows that were measured on a machine too busy to trust."""
+    lines = [
+        f"- {row.work}, {row.workers} workers: {'; '.join(row.warnings)}"
+        for row in rows
+        if row.warnings
+    ]
+    return "\n".join(["\nToo busy to trust:", *lines, ""]) if lines else ""
