@@ -32,6 +32,7 @@ def _consumer(row: Row) -> Quartiles | None:
 QUANTITIES: list[tuple[str, Callable[[Row], Quartiles | None], str, bool]] = [
     ("Speed as a ratio to torch", lambda row: row.ratio(OURS, "torch"), "{:.2f}x", True),
     ("Speed as a ratio to torchdata", lambda row: row.ratio(OURS, "torchdata"), "{:.2f}x", True),
+    ("Ratio to torch in CPU time", lambda row: row.cpu_ratio(OURS, "torch"), "{:.2f}x", True),
     ("Share of the limit", lambda row: row.of_limit(OURS), "{:.3f}", True),
     ("Share of bare loops at once", lambda row: row.of_bare_loops(OURS), "{:.3f}", True),
     ("Consumer µs a batch", _consumer, "{:,.1f}", False),

@@ -173,6 +173,8 @@ def _table(workers: int, measured: Sequence[Row]) -> str:
         header += [f"of {workers} bare loops at once"]
         header += [f"consumer µs a batch: {who}" for who in loaders]
         header += [f"peak MB: {who}" for who in loaders]
+    else:
+        header += ["to torch in CPU time"]
     title = f"{workers} workers" if workers else "Without workers"
     return table(title, header, [_cells(row, loaders, others) for row in measured])
 
@@ -186,7 +188,9 @@ def _cells(row: Row, loaders: Sequence[str], others: Sequence[str]) -> list[str]
         "-" if limit is None else f"{limit.median * max(row.workers, 1):,.0f}",
         text(row.of_limit(ours), "{:.3f}"),
     ]
-    if row.workers:
+    if not row.workers:
+        cells.append(text(row.cpu_ratio(ours, "torch"), "{:.2f}x"))
+    else:
         each = [row.turns.get(who, Turns()) for who in loaders]
         cells.append(text(row.of_bare_loops(ours), "{:.3f}"))
         cells += [text(turns.consumer_us, "{:.1f}") for turns in each]

@@ -121,6 +121,18 @@ class Row:
         pairs = zip(self.turns[who].speeds, self.turns[to].speeds, strict=True)
         return Quartiles.of([one / other / share for one, other in pairs])
 
+    def cpu_ratio(self, who: str, to: str) -> Quartiles | None:
+        """Speed by the consumer's CPU time, divided by that of another contender.
+
+        Without workers that is all the time there is, and other processes change it little.
+        """
+        if self.workers or not self.has(who) or not self.has(to):
+            return None
+        one, other = self.turns[who], self.turns[to]
+        pairs = zip(one.consumer, other.consumer, strict=True)
+        share = one.amount / other.amount
+        return Quartiles.of([share * theirs / ours for ours, theirs in pairs if ours])
+
     def of_limit(self, who: str) -> Quartiles | None:
         """Share of the limit: as many bare loops as there are workers, each at full speed."""
         return self.ratio(who, BARE, max(self.workers, 1))
@@ -158,6 +170,7 @@ def _figures(row: Row) -> dict[str, Any]:
         who: {
             row.unit: _as_dict(row.values(who)),
             "to_torch": _as_dict(row.ratio(who, "torch")),
+            "to_torch_in_cpu_time": _as_dict(row.cpu_ratio(who, "torch")),
             "of_limit": _as_dict(row.of_limit(who)),
             "of_bare_loops_at_once": _as_dict(row.of_bare_loops(who)),
             "consumer_us": _as_dict(turns.consumer_us),

@@ -51,6 +51,7 @@ def test_loaders_are_measured_beside_the_limit_and_the_run_is_stored(tmp_path):
             assert not turns.failed
             assert len(turns.seconds) >= 3
         assert row.of_limit("dataporter").median > 0
+    assert inline.cpu_ratio("dataporter", "torch").median > 0
     assert workers.of_bare_loops("dataporter").median > 0
     assert workers.turns["dataporter"].peak_mb > 10
     assert workers.turns["torch"].consumer_us.median > 0
