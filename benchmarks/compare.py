@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from measure import Quartiles, Row, Run, table
+from measure import BARE, Quartiles, Row, Run, table
 
 OURS = "dataporter"
 
@@ -27,6 +28,11 @@ def _consumer(row: Row) -> Quartiles | None:
     return row.turns[OURS].consumer_us if row.workers and OURS in row.turns else None
 
 
+def _own(row: Row, *, times: bool) -> Quartiles | None:
+    """Speeds or times of rows without a limit: there is nothing better to compare them by."""
+    return row.values(OURS) if BARE not in row.turns and (row.unit == "ms") == times else None
+
+
 # What is compared, how it is written, and whether more is better. Of one memory peak there are no
 # quartiles, so a change of less than a tenth is not marked.
 QUANTITIES: list[tuple[str, Callable[[Row], Quartiles | None], str, bool]] = [
@@ -36,6 +42,8 @@ QUANTITIES: list[tuple[str, Callable[[Row], Quartiles | None], str, bool]] = [
     ("Share of the limit", lambda row: row.of_limit(OURS), "{:.3f}", True),
     ("Share of bare loops at once", lambda row: row.of_bare_loops(OURS), "{:.3f}", True),
     ("Consumer µs a batch", _consumer, "{:,.1f}", False),
+    ("Own speed, in GiB/s or samples/s", partial(_own, times=False), "{:,.1f}", True),
+    ("Own time, in ms", partial(_own, times=True), "{:,.2f}", False),
     ("Peak MB", _peak, "{:,.0f}", False),
 ]
 _LEAST = {"Peak MB": 0.1}

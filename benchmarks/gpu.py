@@ -108,28 +108,29 @@ def images(limit: float) -> Table:
 
 
 def first_epochs() -> Table:
-    """Epochs of 100 batches: the first of a new loader, and later ones."""
+    """Epochs of 100 batches: the first of a new loader, and two later ones."""
     dataset = Images(64 * 100)
     size = len(dataset) * dataset[0].nbytes / GIB
     rows, lines = [], []
     for workers in (8, 12):
-        seconds: dict[str, list[float]] = {}
+        first: dict[str, list[float]] = {}
+        later: dict[str, list[float]] = {}
         for _ in range(ROUNDS):
             for who, loader in _loaders(dataset, workers).items():
-                for epoch in ("first", "second", "third"):
+                for seconds in (first, later, later):
                     start = time.perf_counter()
                     _drain(loader)
-                    seconds.setdefault(f"{who}, {epoch}", []).append(time.perf_counter() - start)
-        turns = {who: Turns(amount=size, seconds=tuple(each)) for who, each in seconds.items()}
-        row = _row("epochs of 100 batches of images", workers, turns, "GiB/s")
-        rows.append(row)
-        speeds = _speeds(row)
-        for who in ("torch", "pinned", "dataporter"):
-            first, *later = (speeds[f"{who}, {epoch}"] for epoch in ("first", "second", "third"))
-            share = first / statistics.mean(later)
-            cells = (f"{speed:.1f}" for speed in (first, *later))
-            lines.append((f"{who}, {workers} workers", *cells, f"{share:.0%}"))
-    header = ("epoch, GiB/s on the device", "first", "second", "third", "first to later")
+                    seconds.setdefault(who, []).append(time.perf_counter() - start)
+        speeds = []
+        for name, seconds in (("first epoch", first), ("later epochs", later)):
+            turns = {who: Turns(amount=size, seconds=tuple(each)) for who, each in seconds.items()}
+            rows.append(_row(f"{name} of 100 batches of images", workers, turns, "GiB/s"))
+            speeds.append(_speeds(rows[-1]))
+        for who in first:
+            one, other = (each[who] for each in speeds)
+            cells = (f"{one:.1f}", f"{other:.1f}", f"{one / other:.0%}")
+            lines.append((f"{who}, {workers} workers", *cells))
+    header = ("GiB/s on the device", "first epoch", "later epochs", "first to later")
     return table("First epoch of a loader, 100 batches of such images", header, lines), rows
 
 

@@ -64,3 +64,21 @@ def test_the_command_prints_the_changes_of_chosen_rows(tmp_path, capsys):
     assert "| tokens | 2 " in capsys.readouterr().out
     compare.main([path, path, "--rows", "images"])
     assert "tokens" not in capsys.readouterr().out
+
+
+def test_rows_without_a_limit_are_compared_by_their_own_time():
+    def started(seconds):
+        turns = {who: Turns(seconds=(seconds,) * 3) for who in ("torch", "dataporter")}
+        return run((1.0,) * 5, more=[Row(work="start", workers=2, unit="ms", turns=turns)])
+
+    found = compare.compared(started(0.5), started(0.25))
+    shown = lines(found, "Own time, in ms")
+    assert shown == [
+        "start",
+        "2",
+        "500.00 (500.00-500.00)",
+        "250.00 (250.00-250.00)",
+        "-50.0%",
+        "BETTER",
+    ]
+    assert "Own speed" not in found
