@@ -304,7 +304,7 @@ def _shared_bytes(dataset: Any, converter: Any) -> int:
     kept, held = [], 0
     for batch in loader:
         kept.append(batch)
-        held = _arena_bytes()  # while the pass has its memory
+        held = max(held, _arena_bytes())  # the pass gives it up with its last batch
     return held
 
 
