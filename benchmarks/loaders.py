@@ -113,16 +113,19 @@ def measure(workload: Workload, workers: int, chosen: Sequence[str] | None, seco
     if workers:
         makers[AT_ONCE] = partial(AtOnce, dataset, size, workers)
     makers |= {who: partial(_loader, who, dataset, workload, workers) for who in loaders}
-    turns, warnings = race(makers, size, seconds)
+    row = race(
+        *(workload.title, workers, makers),
+        seconds=seconds,
+        batch_size=size,
+        unit="samples/s",
+    )
     if workers:
         longer = 2 * turn_seconds(seconds)
-        turns |= {who: _with_peak(turns[who], makers[who], longer) for who in loaders}
+        peaks = {who: _with_peak(row.turns[who], makers[who], longer) for who in loaders}
+        row = replace(row, turns={**row.turns, **peaks})
     if workers >= usable_cores():
         shared = f"{workers} workers and the consumer share {usable_cores()} cores"
-        warnings = (shared, *warnings)
-    row = Row(
-        work=workload.title, workers=workers, unit="samples/s", turns=turns, warnings=warnings
-    )
+        row = replace(row, warnings=(shared, *row.warnings))
     del dataset, makers
     gc.collect()
     return row

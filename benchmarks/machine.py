@@ -74,18 +74,27 @@ class Clocks:
             return None
         return cls(time.monotonic(), busy, stolen, _own_seconds(), _throttled_seconds())
 
-    def warnings_since(self, before: Clocks) -> Iterator[str]:
-        """Reasons not to trust what was measured since then."""
+    def shares_since(self, before: Clocks) -> dict[str, float]:
+        """Shares of the cores' time since then that were not ours to use."""
         capacity = (self.wall - before.wall) * len(os.sched_getaffinity(0))
-        stolen = (self.stolen - before.stolen) / capacity
-        others = (self.busy - before.busy - (self.own - before.own)) / capacity
-        if others > BUSY:
-            yield f"other processes used {others:.0%} of the cores"
-        if stolen > STOLEN:
-            yield f"the host gave {stolen:.0%} of the cores' time to others"
-        throttled = self.throttled - before.throttled
-        if throttled > STOLEN * capacity:
-            yield f"the control group withheld {throttled:.1f} s of processor time"
+        others = self.busy - before.busy - (self.own - before.own)
+        return {
+            "others": others / capacity,
+            "stolen": (self.stolen - before.stolen) / capacity,
+            "withheld": (self.throttled - before.throttled) / capacity,
+        }
+
+
+def reasons_for_distrust(shares: dict[str, float]) -> list[str]:
+    """Put the shares that are too large into words."""
+    found = []
+    if shares.get("others", 0) > BUSY:
+        found.append(f"other processes used {shares['others']:.0%} of the cores")
+    if shares.get("stolen", 0) > STOLEN:
+        found.append(f"the host gave {shares['stolen']:.0%} of the cores' time to others")
+    if shares.get("withheld", 0) > STOLEN:
+        found.append(f"the control group withheld {shares['withheld']:.0%} of the cores' time")
+    return found
 
 
 def _system_seconds() -> tuple[float, float]:

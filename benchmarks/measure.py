@@ -99,6 +99,7 @@ class Row:
     workers: int
     unit: str  # of a speed, or "ms" where times are compared
     turns: dict[str, Turns]
+    busy: dict[str, float] = field(default_factory=dict)  # shares of the cores that others used
     warnings: tuple[str, ...] = ()  # reasons not to trust the row
 
     def has(self, who: str) -> bool:
@@ -129,9 +130,20 @@ class Row:
         if self.workers or not self.has(who) or not self.has(to):
             return None
         one, other = self.turns[who], self.turns[to]
-        pairs = zip(one.consumer, other.consumer, strict=True)
         share = one.amount / other.amount
-        return Quartiles.of([share * theirs / ours for ours, theirs in pairs if ours])
+        pairs = zip(one.consumer, other.consumer, strict=True)
+        ratios = [share * theirs / ours for ours, theirs in pairs if ours]
+        return Quartiles.of(ratios) if ratios else None
+
+    @property
+    def noisy(self) -> dict[str, float]:
+        """Noise of the contenders whose turns were not enough."""
+        noise = {
+            who: Quartiles.of(turns.seconds).noise
+            for who, turns in self.turns.items()
+            if turns.seconds
+        }
+        return {who: each for who, each in noise.items() if each >= QUIET}
 
     def of_limit(self, who: str) -> Quartiles | None:
         """Share of the limit: as many bare loops as there are workers, each at full speed."""
@@ -199,6 +211,7 @@ def _row(stored: dict[str, Any]) -> Row:
         workers=stored["workers"],
         unit=stored["unit"],
         turns=turns,
+        busy=stored["busy"],
         warnings=tuple(stored["warnings"]),
     )
 

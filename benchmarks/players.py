@@ -11,6 +11,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -21,6 +22,7 @@ from machine import group_memory_mb
 from dataporter.engine.child_processes import die_with
 
 _PATIENCE = 5.0  # seconds for a player to end by itself
+_LONGEST = 120.0  # seconds for a call
 _SAMPLED = 0.05  # seconds between two looks at its memory
 _fork = multiprocessing.get_context("fork")
 
@@ -36,6 +38,7 @@ class Player:
         """Fork a process that makes the object; with `stops`, a group that stops between calls."""
         self._pipe, theirs = _fork.Pipe()
         self._stops = stops
+        self.failure = ""
         self._process = _fork.Process(target=_serve, args=(make, theirs, os.getpid(), stops))
         self._process.start()
         theirs.close()
@@ -56,15 +59,18 @@ class Player:
 
     def end(self) -> Any:
         """Wait for the method's result, and stop the player."""
+        value = None
         try:
-            failure, value = self._pipe.recv()
+            if self._pipe.poll(_LONGEST):
+                self.failure, value = self._pipe.recv()
+            else:
+                self.failure = f"no answer in {_LONGEST:.0f} seconds"
         except (EOFError, OSError):
             self._process.join(_PATIENCE)
-            msg = f"its process ended with status {self._process.exitcode}"
-            raise PlayerFailedError(msg) from None
+            self.failure = f"its process ended with status {self._process.exitcode}"
         self._signal(signal.SIGSTOP)
-        if failure:
-            raise PlayerFailedError(failure)
+        if self.failure:
+            raise PlayerFailedError(self.failure)
         return value
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -76,7 +82,8 @@ class Player:
         """Call a method, and look at the memory of all processes meanwhile."""
         self.begin(method, *arguments)
         peak = group_memory_mb(self.pid)
-        while not self._pipe.poll(_SAMPLED):
+        until = time.monotonic() + _LONGEST
+        while not self._pipe.poll(_SAMPLED) and time.monotonic() < until:
             now = group_memory_mb(self.pid)
             peak = max(peak or 0.0, now) if now is not None else peak
         self.end()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Protocol
 
 import machine
-from measure import Turns, in_turns
+from measure import Row, Turns, in_turns
 from players import Player, PlayerFailedError, close_all
 
 _TURN = 0.3  # seconds
@@ -30,28 +30,36 @@ Makers = Mapping[str, Callable[[], Contender]]
 
 
 def race(
-    makers: Makers, batch_size: int, seconds: float
-) -> tuple[dict[str, Turns], tuple[str, ...]]:
-    """Let contenders take turns for so long, or until they are quiet.
-
-    Returns their turns, and reasons not to trust them.
-    """
+    work: str, workers: int, makers: Makers, *, seconds: float, batch_size: int = 1, unit: str
+) -> Row:
+    """Let contenders take turns for so long, or until they are quiet."""
     until, turn = time.monotonic() + seconds, turn_seconds(seconds)
     with _players(makers) as players:
-        sizes: dict[str, int] = {}
-        failed: dict[str, Turns] = {}
+        sizes = {}
         for who, player in players.items():
-            try:
+            with suppress(PlayerFailedError):
                 sizes[who] = player.call("warm_up", turn)
-            except PlayerFailedError as error:
-                failed[who] = Turns(failed=str(error))
         before = machine.Clocks.now()
-        work = {who: partial(players[who].call, "turn", size) for who, size in sizes.items()}
-        found = in_turns(work, seconds_of=lambda turn: turn[1], until=until)
+        found = _take_turns(players, sizes, until)
         after = machine.Clocks.now()
-    taken = {who: _turns(turns, batch_size) for who, turns in found.items()} | failed
-    warnings = after.warnings_since(before) if after and before else ()
-    return {who: taken[who] for who in makers}, tuple(warnings)
+    turns = {
+        who: _turns(found[who], batch_size) if who in found else Turns(failed=players[who].failure)
+        for who in makers
+    }
+    busy = after.shares_since(before) if after and before else {}
+    warnings = tuple(machine.reasons_for_distrust(busy))
+    return Row(work=work, workers=workers, unit=unit, turns=turns, busy=busy, warnings=warnings)
+
+
+def _take_turns(
+    players: Mapping[str, Player], sizes: Mapping[str, int], until: float
+) -> dict[str, list[tuple[int, float, float]]]:
+    """Let all take turns; if one fails, the others begin again without it."""
+    while True:
+        ready = {who: size for who, size in sizes.items() if not players[who].failure}
+        calls = {who: partial(players[who].call, "turn", size) for who, size in ready.items()}
+        with suppress(PlayerFailedError):
+            return in_turns(calls, seconds_of=lambda turn: turn[1], until=until)
 
 
 def turn_seconds(seconds: float) -> float:

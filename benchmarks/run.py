@@ -1,4 +1,18 @@
-"""`make bench`: all tables in one run, and the races among loaders in build/bench.json."""
+"""`make bench`: all tables in one run, and the races among loaders in build/bench.json.
+
+Races (`--rows`, `--seconds`, `--out FILE.json`):
+    loaders.py   delivery with and without workers, with the share of the limit
+    starting.py  the first batch, and the time between epochs
+Other measurements:
+    gpu.py       delivery to a CUDA device; `--out` as above
+    order.py     an index of the shuffled order
+    resume.py    from a state to the first batch
+    kit.py       collators, converters, the loader beside a training step
+    profile_overhead.py  what profiling costs; not part of this run
+compare.py prints the changes between two stored runs. What the races are made of: measure.py
+(turns, results, tables), workloads.py (datasets), contenders.py (loaders), players.py (their
+processes), race.py, machine.py (how busy it is), script.py (the command line).
+"""
 
 from __future__ import annotations
 

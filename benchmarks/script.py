@@ -13,7 +13,7 @@ from pathlib import Path
 import machine
 import torch
 from contenders import installed
-from measure import Quartiles, Row, Run
+from measure import QUIET, Quartiles, Row, Run
 
 NOTE = (
     "Medians of turns, with quartiles in brackets. Compare ratios and shares with those of other "
@@ -44,7 +44,7 @@ def execute(rows: Iterable[Row], tables: Callable[[Sequence[Row]], str], out: Pa
         if out is not None:
             run.write(out)
     print(tables(run.rows))
-    print(_distrust(run.rows), end="", flush=True)
+    print(_doubts(run.rows), end="", flush=True)
     return run
 
 
@@ -62,11 +62,19 @@ def _progress(row: Row) -> str:
     return f"{found}{of_limit}; {rounds} turns"
 
 
-def _distrust(rows: Sequence[Row]) -> str:
-    """Rows that were measured on a machine too busy to trust."""
-    lines = [
-        f"- {row.work}, {row.workers} workers: {'; '.join(row.warnings)}"
+def _doubts(rows: Sequence[Row]) -> str:
+    """Rows that were measured on a busy machine, and rows that needed more turns."""
+    busy = [(row, "; ".join(row.warnings)) for row in rows if row.warnings]
+    noisy = [
+        (row, ", ".join(f"{who} {noise:.0%}" for who, noise in row.noisy.items()))
         for row in rows
-        if row.warnings
+        if row.noisy
     ]
-    return "\n".join(["\nToo busy to trust:", *lines, ""]) if lines else ""
+    lines = []
+    for title, found in (
+        ("Too busy to trust:", busy),
+        (f"Noise above {QUIET:.0%} when the row's seconds were over:", noisy),
+    ):
+        listed = [f"- {row.work}, {row.workers} workers: {why}" for row, why in found]
+        lines += ["", title, *listed] if listed else []
+    return "\n".join([*lines, ""]) if lines else ""

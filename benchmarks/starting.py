@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from measure import Row, Run, table
 from players import die_with_player
-from race import Makers, race
+from race import race
 from script import execute, parser, text
 from torch.utils.data import DataLoader
 
@@ -122,18 +122,13 @@ def rows(pattern: str, seconds: float) -> Iterator[Row]:
             if re.search(pattern, work):
                 dataset = Kilobytes(length)
                 starts = {who: partial(Start, who, dataset, method) for who in LOADERS}
-                yield _row(work, starts, seconds)
+                yield race(work, WORKERS, starts, seconds=seconds, unit="ms")
     for name, stay in (("kept", True), ("started anew", False)):
         work = f"between epochs, workers {name}"
         if re.search(pattern, work):
             dataset = Kilobytes(SMALL)
             epochs = {who: partial(Epochs, who, dataset, stay) for who in LOADERS}
-            yield _row(work, epochs, seconds)
-
-
-def _row(work: str, makers: Makers, seconds: float) -> Row:
-    turns, warnings = race(makers, 1, seconds)
-    return Row(work=work, workers=WORKERS, unit="ms", turns=turns, warnings=warnings)
+            yield race(work, WORKERS, epochs, seconds=seconds, unit="ms")
 
 
 def tables(measured: Sequence[Row]) -> str:

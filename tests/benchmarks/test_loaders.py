@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from contenders import CONTENDERS, installed
 from loaders import Delivery
-from measure import AT_ONCE, BARE, Row, Run, in_turns
+from machine import Clocks, reasons_for_distrust
+from measure import AT_ONCE, BARE, Row, Run, Turns, in_turns
 from players import Player
 from race import race
 from script import execute
@@ -81,41 +82,77 @@ class Constant:
         return size, 0.5, 0.25
 
 
+class Busy(Constant):
+    """A contender that computes for a moment."""
+
+    def turn(self, size):
+        began = time.thread_time()
+        while time.thread_time() < began + 0.2:
+            pass
+        return size, 0.2, 0.2
+
+
 class Broken(Constant):
     def warm_up(self, _seconds):
         raise LookupError("not today")
 
 
 class Dying(Constant):
-    def warm_up(self, _seconds):
+    """A contender that dies in its first turn."""
+
+    def turn(self, _size):
         os._exit(3)
 
 
 def test_a_contender_that_fails_does_not_stop_the_others():
     makers = {"torch": Broken, "other": Dying, "dataporter": Constant}
-    turns, _ = race(makers, 64, 60.0)
-    assert turns["torch"].failed == "LookupError: not today"
-    assert turns["other"].failed == "its process ended with status 3"
-    assert turns["dataporter"].seconds == (0.5,) * 5
-    assert turns["dataporter"].speeds[0] == 3 * 64 / 0.5
-    assert turns["dataporter"].consumer_us.median == pytest.approx(0.25 / 3 * 1e6)
-    row = Row(work="work", workers=0, unit="samples/s", turns=turns)
+    row = race("work", 0, makers, seconds=60.0, batch_size=64, unit="samples/s")
+    assert row.turns["torch"].failed == "LookupError: not today"
+    assert row.turns["other"].failed == "its process ended with status 3"
+    ours = row.turns["dataporter"]
+    assert ours.seconds == (0.5,) * 5
+    assert ours.speeds[0] == 3 * 64 / 0.5
+    assert ours.consumer_us.median == pytest.approx(0.25 / 3 * 1e6)
     assert row.values("torch") is None
     assert row.ratio("dataporter", "torch") is None
 
 
-def test_rows_measured_on_a_busy_machine_are_named(monkeypatch, capsys):
+def test_rows_that_are_not_to_be_trusted_are_named(monkeypatch, capsys):
     monkeypatch.setattr("script.torch.set_num_threads", lambda _: None)
     monkeypatch.setattr("script.warnings.filterwarnings", lambda _: None)
     monkeypatch.setattr("script.signal.signal", lambda *_: None)
-    turns, _ = race({"dataporter": Constant}, 1, 60.0)
+    quiet, noisy = ({"torch": Turns(seconds=seconds)} for seconds in ((1.0,) * 5, (1.0, 2.0, 3.0)))
     rows = [
-        Row(work="quiet", workers=2, unit="ms", turns=turns),
-        Row(work="loud", workers=2, unit="ms", turns=turns, warnings=("other processes ran",)),
+        Row(work="quiet", workers=2, unit="ms", turns=quiet),
+        Row(work="loud", workers=2, unit="ms", turns=quiet, warnings=("other processes ran",)),
+        Row(work="noisy", workers=2, unit="ms", turns=noisy),
     ]
     execute(rows, lambda _: "the table", None)
-    printed = capsys.readouterr().out
-    assert printed.endswith("Too busy to trust:\n- loud, 2 workers: other processes ran\n")
+    busy, noise = capsys.readouterr().out.split("the table\n\n")[1].split("\n\n")
+    assert busy == "Too busy to trust:\n- loud, 2 workers: other processes ran"
+    assert noise.endswith("were over:\n- noisy, 2 workers: torch 25%\n")
+
+
+def test_shares_of_the_cores_become_reasons_for_distrust():
+    assert reasons_for_distrust({"others": 0.04, "stolen": 0.01, "withheld": 0.0}) == []
+    found = reasons_for_distrust({"others": 0.4, "stolen": 0.1, "withheld": 0.03})
+    assert found == [
+        "other processes used 40% of the cores",
+        "the host gave 10% of the cores' time to others",
+        "the control group withheld 3% of the cores' time",
+    ]
+    assert reasons_for_distrust({}) == []  # where the system does not say
+
+
+def test_work_of_child_processes_is_not_the_work_of_others():
+    before = Clocks.now()
+    player = Player(Busy)
+    try:
+        spent = player.call("turn", 1)[2]
+        after = Clocks.now()
+    finally:
+        player.close()
+    assert after.own - before.own >= 0.8 * spent
 
 
 def test_a_player_is_stopped_between_its_turns():
