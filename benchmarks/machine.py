@@ -34,16 +34,21 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}",
-        "load_before": os.getloadavg(),
+        "load_before": load(),
     }
+
+
+def load() -> list[float]:
+    """The load of the machine over 1, 5 and 15 minutes."""
+    return [round(number, 2) for number in os.getloadavg()]
 
 
 def line(machine: dict[str, Any]) -> str:
     """A description in one line."""
-    load = ", ".join(f"{number:.1f}" for number in machine["load_before"])
+    before = ", ".join(map(str, machine["load_before"]))
     return (
         f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, "
-        f"torch {machine['torch']}, {machine['date']} UTC; load before: {load}"
+        f"torch {machine['torch']}, {machine['date']} UTC; load before: {before}"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import warnings
@@ -39,7 +38,7 @@ def execute(rows: Iterable[Row], tables: Callable[[Sequence[Row]], str], out: Pa
     print(f"\n{machine.line(run.machine)}\n{NOTE}", flush=True)
     for row in rows:
         run.rows.append(row)
-        run.machine["load_after"] = os.getloadavg()
+        run.machine["load_after"] = machine.load()
         print(_progress(row), file=sys.stderr, flush=True)
         if out is not None:
             run.write(out)
