@@ -80,6 +80,18 @@ class NumbersWithState(Numbers):
         self.i = state["i"]
 
 
+class NumbersThatDraw(NumbersWithState):
+    """The same; every third number, beginning with the third, is drawn from each generator."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in super().__iter__():
+            if number % 100 % 3 != 2:
+                yield number, 0.0, 0.0, 0.0, 0
+            else:
+                drawn = random.random(), float(np.random.random_sample()), float(torch.rand(()))
+                yield number, *drawn, int(sample_rng().integers(2**40))
+
+
 class NumbersWithStatefulIterator(Numbers):
     """The same; the iterator knows its place."""
 

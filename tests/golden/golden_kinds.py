@@ -23,6 +23,7 @@ from golden_data import (
     Counting,
     Ids,
     Numbers,
+    NumbersThatDraw,
     NumbersWithState,
     NumbersWithStatefulIterator,
     Walk,
@@ -289,6 +290,7 @@ LANES = {
     "lanes_with_few_snapshots": kind(
         lambda: _lanes(NumbersWithState(), snapshot_every_n_steps=7), batches=9
     ),
+    "lanes_that_draw": kind(lambda: _lanes(NumbersThatDraw()), batches=4),
     "lanes_that_ended": kind(lambda: _lanes(NumbersWithState()), batches=11),
     "lanes_of_two_ranks_as_one": Kind(
         saving=_ranks_of_lanes, loader=lambda: _lanes(NumbersWithState())

@@ -32,6 +32,7 @@ class Start(NamedTuple):
     """
 
     state: LaneState | None
+    seeded_from: int | None  # as in `LaneState`
 
 
 class LaneTurn(NamedTuple):

@@ -21,6 +21,9 @@ class LaneState:
 
     `dataset` and `iterator` are their states as of the lane's batch number `at`, None where
     they have none. What lies between `at` and `batches` is read again at a resume.
+
+    `seeded_from` is the first batch whose random numbers are seeded by its own number; None as
+    long as the lane has drawn nothing. It is 0 in runs whose states do not say it.
     """
 
     batches: int = 0
@@ -28,6 +31,7 @@ class LaneState:
     at: int = 0
     dataset: bytes | None = None
     iterator: bytes | None = None
+    seeded_from: int | None = None
 
     @property
     def is_at_start(self) -> bool:
@@ -49,7 +53,12 @@ class Lanes:
 
     def afresh(self, datasets: Mapping[int, bytes | None]) -> Lanes:
         """Begin an epoch, in which these datasets go on from their states."""
-        each = {lane: LaneState(dataset=datasets.get(lane)) for lane in self.each}
+        each = {
+            lane: LaneState(
+                dataset=datasets.get(lane), seeded_from=0 if state.seeded_from == 0 else None
+            )
+            for lane, state in self.each.items()
+        }
         return replace(self, last=-1, each=each)
 
 
@@ -68,7 +77,8 @@ def lanes_to_state(lanes: Lanes) -> dict[str, Any]:
 
 
 def _lane_to_state(lane: LaneState) -> dict[str, Any]:
-    shown: dict[str, Any] = {"batches": lane.batches, "ended": lane.ended, "at": lane.at}
+    names = ("batches", "ended", "at", "seeded_from")
+    shown: dict[str, Any] = {name: getattr(lane, name) for name in names}
     for name, packed in (("dataset", lane.dataset), ("iterator", lane.iterator)):
         if packed is not None:
             shown[name] = pickle.loads(packed)  # noqa: S301  made by `pack`
@@ -100,6 +110,9 @@ def _check(lanes: Lanes) -> None:
         if not 0 <= state.at <= state.batches:
             msg = f"lane {lane} was delivered up to {state.batches}, with a state of {state.at}"
             raise ValueError(msg)
+        if state.seeded_from is not None and state.seeded_from < 0:
+            msg = f"lane {lane} is seeded from batch {state.seeded_from} on"
+            raise ValueError(msg)
         if state.at and state.dataset is None and state.iterator is None:
             msg = (
                 f"lane {lane} had a state of its dataset at batch {state.at}, which is not there "
@@ -111,6 +124,12 @@ def _check(lanes: Lanes) -> None:
 
 def _lane_from_state(found: Mapping[str, Any]) -> LaneState:
     parts = {name: pack(found[name]) for name in ("dataset", "iterator") if name in found}
+    # Before states said it, every batch was seeded by its number.
+    seeded_from = found.get("seeded_from", 0)
     return LaneState(
-        batches=int(found["batches"]), ended=bool(found["ended"]), at=int(found["at"]), **parts
+        batches=int(found["batches"]),
+        ended=bool(found["ended"]),
+        at=int(found["at"]),
+        seeded_from=None if seeded_from is None else int(seeded_from),
+        **parts,
     )

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset
 from dataporter.errors import LaneError
 from dataporter.fetch import Fetcher, Skipped, getitems_of
 from dataporter.fetch.collate import Empty
-from dataporter.fetch.randomness import EpochKeys, each_seeded, in_lane
+from dataporter.fetch.randomness import EpochKeys, LaneRandomness, each_seeded, in_lane
 from dataporter.fetch.tasks import LaneTurn, Samples, Start
 from dataporter.fetch.timing import FETCH, STATE, Timing
 from dataporter.fetch.worker_info import WorkerInfo, announced
@@ -34,6 +34,7 @@ class LaneBatch(NamedTuple):
     batch: Any
     size: int
     ended: bool
+    seeded_from: int | None
     dataset: bytes | None = None
     iterator: bytes | None = None
 
@@ -121,31 +122,32 @@ class LaneFetcher:
 
     def __call__(self, turn: LaneTurn, empty: Empty | None = None) -> tuple[Any, ...]:
         """Fetch the next batch of a lane; the parts of a `LaneBatch`."""
-        with in_lane(seeds_globals=self._randomness) as enter:
+        with in_lane(seeds_globals=self._randomness):
             if turn.start is not None:
-                self._begin(turn.lane, turn.start, turn.keys, enter)
-            enter(turn.keys.lane_key(turn.lane, turn.number))
+                self._begin(turn.lane, turn.start, turn.keys)
             lane = self._lanes[turn.lane]
             if lane.ended:
                 # Asked for before its end was known. What has ended is not asked once more:
                 # it may begin again.
-                return None, 0, True, None, None
+                return None, 0, True, None, None, None
             samples: Any
             if turn.samples is None:
-                samples = lane.draw()
+                samples = lane.draw(turn.number)
                 count = len(samples)
             else:
-                samples, count = lane.apply(partial(self._indexed, turn.samples))
+                samples, count = lane.apply(partial(self._indexed, turn.samples), turn.number)
             timing = self._fetch.timing
             if timing is not None:
                 timing.end(FETCH, count)
             if self._drop_last and lane.ended:
                 count = 0
             batch = self._fetch.collated(samples, empty) if count else None
+            if turn.samples is None:  # else each sample is seeded by its position
+                lane.randomness.note_draws(turn.number)
             states = lane.capture() if turn.captures or lane.ended else (None, None)
             if timing is not None:
                 timing.end(STATE)
-        return (batch, count, lane.ended, *states)
+        return (batch, count, lane.ended, lane.randomness.seeded_from, *states)
 
     def _indexed(self, samples: Samples, dataset: Any) -> tuple[Any, int]:
         """Fetch samples of a dataset that is read by index; they, and how many."""
@@ -164,23 +166,24 @@ class LaneFetcher:
         firsts = {}
         for number, start in starts.items():
             is_new = number not in self._contexts
-            with in_lane(seeds_globals=self._randomness) as enter:
-                self._begin(number, start, keys, enter)
+            with in_lane(seeds_globals=self._randomness):
+                self._begin(number, start, keys)
             if is_new:
                 firsts[number] = self._contexts[number].first
         return firsts
 
-    def _begin(
-        self, number: int, start: Start, keys: EpochKeys, enter: Callable[[int], None]
-    ) -> None:
+    def _begin(self, number: int, start: Start, keys: EpochKeys) -> None:
+        randomness = LaneRandomness(
+            keys, number, seeded_from=start.seeded_from, seeds_globals=self._randomness
+        )
         if number not in self._contexts:
-            enter(keys.lane_key(number, -1))
+            randomness.enter(-1)
             self._contexts[number] = self._opened(number)
         self._lanes.pop(number, None)  # that of a pass before is read no more
-        lane = Lane(self._contexts[number], iterable=self._iterable, batch_size=self._size)
-        seed_pass(self._contexts[number].dataset, keys)
-        enter(keys.lane_key(number, -1))
-        lane.begin(start, keys.epoch, lambda batch: enter(keys.lane_key(number, batch)))
+        context = self._contexts[number]
+        lane = Lane(context, randomness, iterable=self._iterable, batch_size=self._size)
+        seed_pass(context.dataset, keys)
+        lane.begin(start, keys.epoch)
         self._lanes[number] = lane
 
     def _opened(self, number: int) -> LaneContext:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from dataporter.errors import LaneError, add_note
+from dataporter.fetch.randomness import LaneRandomness
 from dataporter.fetch.tasks import Start
 from dataporter.fetch.worker_info import WorkerInfo, announced
 from dataporter.law.lane_states import LaneState
@@ -44,8 +45,16 @@ class LaneContext:
 class Lane:
     """One stream, in one pass."""
 
-    def __init__(self, context: LaneContext, *, iterable: bool, batch_size: int) -> None:
+    def __init__(
+        self,
+        context: LaneContext,
+        randomness: LaneRandomness,
+        *,
+        iterable: bool,
+        batch_size: int,
+    ) -> None:
         self._context = context
+        self.randomness = randomness
         self._name = context.name
         self._dataset = context.dataset
         self._info = context.info
@@ -60,18 +69,19 @@ class Lane:
         self._begins_again = False
         self._sent: list[bytes | None] = [None, None]
 
-    def begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
-        """Go to where `start` says; `seeding` sets the random numbers of a batch by number."""
+    def begin(self, start: Start, epoch: int) -> None:
+        """Go to where `start` says."""
         with announced(self._info):
             try:
                 self._take_over()
-                self._begin(start, epoch, seeding)
-                self._began = start, epoch, seeding
+                self._begin(start, epoch)
+                self._began = start, epoch
             except Exception as error:
                 self._sign(error)
                 raise
 
-    def _begin(self, start: Start, epoch: int, seeding: Callable[[int], None]) -> None:
+    def _begin(self, start: Start, epoch: int) -> None:
+        self.randomness.enter(-1)
         first = None if self._context.is_new else self._context.first
         if self._context.is_new:
             self._context.first, self._context.is_new = self._state_before(), False
@@ -80,7 +90,7 @@ class Lane:
         self._epoch = epoch
         self._tell_epoch()
         if start.state is not None:
-            self._resume(start.state, first, seeding)
+            self._resume(start.state, first)
         elif self._iterable:
             self._iterator = iter(self._dataset)
 
@@ -102,8 +112,9 @@ class Lane:
             self._tell_epoch()
             self._begin(*self._began)
         elif self._left is not None:
+            self.randomness.enter(-1)
             self._tell_epoch()
-            self._resume(self._left, None, lambda _: None)
+            self._resume(self._left, None)
 
     def _leave(self) -> None:
         """Keep what it takes to go on here."""
@@ -128,9 +139,7 @@ class Lane:
                 return pack(self._dataset.state_dict())
         return None
 
-    def _resume(
-        self, state: LaneState, first: bytes | None, seeding: Callable[[int], None]
-    ) -> None:
+    def _resume(self, state: LaneState, first: bytes | None) -> None:
         self.ended = state.ended
         if self.ended:
             return
@@ -145,7 +154,7 @@ class Lane:
         if state.iterator is not None:
             self._load(self._iterator, state.iterator)
         for number in range(state.at, state.batches):
-            seeding(number)
+            self.randomness.enter(number)
             if len(self._taken()) < self._size:
                 msg = (
                     f"{self._name} ended after {number} batches, the state was taken after "
@@ -169,11 +178,12 @@ class Lane:
             )
             raise LaneError(msg) from error
 
-    def draw(self) -> list[Any]:
-        """Take the next batch's samples; fewer than its size at the end."""
+    def draw(self, number: int) -> list[Any]:
+        """Take the samples of batch `number`, the next one; fewer than its size at the end."""
         with announced(self._info):
             try:
                 self._take_over()
+                self.randomness.enter(number)
                 self._has_read = True
                 return self._taken()
             except Exception as error:
@@ -188,11 +198,12 @@ class Lane:
         self.ended = len(samples) < self._size
         return samples
 
-    def apply(self, fetch: Callable[[Any], Any]) -> Any:
+    def apply(self, fetch: Callable[[Any], Any], number: int) -> Any:
         """Give the dataset to `fetch`, for datasets that are read by index."""
         with announced(self._info):
             try:
                 self._take_over()
+                self.randomness.enter(number)
                 return fetch(self._dataset)
             except Exception as error:
                 self._sign(error)

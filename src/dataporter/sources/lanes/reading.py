@@ -94,7 +94,7 @@ class LaneReading(Iterator[Task]):
         """
         each = lanes_of(self.progress).each
         lost = [lane for lane, place in self._places.items() if is_lost(place)]
-        self._starts.update((lane, Start(each[lane])) for lane in lost)
+        self._starts.update((lane, Start(each[lane], each[lane].seeded_from)) for lane in lost)
         self._ended.update(lane for lane in lost if each[lane].ended)
         for task in tasks:
             turn: Any = task.payload
@@ -143,7 +143,7 @@ def _after(state: LaneState, turn: LaneTurn, got: LaneBatch) -> LaneState:
         return state
     batches = turn.number + (got.size > 0)
     if got.dataset is None and got.iterator is None:
-        return replace(state, batches=batches, ended=got.ended)
+        return replace(state, batches=batches, ended=got.ended, seeded_from=got.seeded_from)
     return LaneState(
         batches=batches,
         ended=got.ended,
@@ -151,4 +151,5 @@ def _after(state: LaneState, turn: LaneTurn, got: LaneBatch) -> LaneState:
         # Empty where it is as it was.
         dataset=state.dataset if got.dataset == b"" else got.dataset,
         iterator=state.iterator if got.iterator == b"" else got.iterator,
+        seeded_from=got.seeded_from,
     )

@@ -90,7 +90,7 @@ class LaneSource(Source):
             self._bring_along()
         lanes = lanes_of(progress)
         starts = {
-            lane: Start(state if lane in self._put_back else None)
+            lane: Start(state if lane in self._put_back else None, state.seeded_from)
             for lane, state in lanes.each.items()
             if not state.ended
         }
