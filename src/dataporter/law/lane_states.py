@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataporter.errors import StateFormatError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneState:
-    """The progress of one lane.
+class LaneState(NamedTuple):
+    """The progress of one lane. A tuple, since one is made for every batch, as of `Lanes`.
 
     `dataset` and `iterator` are their states as of the lane's batch number `at`, None where
     they have none. What lies between `at` and `batches` is read again at a resume.
@@ -39,17 +37,16 @@ class LaneState:
         return self.batches == 0 and not self.ended and self.iterator is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lanes:
-    """All lanes of a run: how many, which one was delivered last, and those of this rank."""
+class Lanes(NamedTuple):
+    """All lanes of a run: how many, those of this rank, and which one was delivered last."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple's method of this name is not needed
+    each: Mapping[int, LaneState]
     last: int = -1
-    each: Mapping[int, LaneState] = field(default_factory=dict)
 
     def with_lane(self, lane: int, state: LaneState) -> Lanes:
         """Say that a lane was delivered up to `state`."""
-        return Lanes(count=self.count, last=lane, each={**self.each, lane: state})
+        return Lanes(self.count, {**self.each, lane: state}, lane)
 
     def afresh(self, datasets: Mapping[int, bytes | None]) -> Lanes:
         """Begin an epoch, in which these datasets go on from their states."""
@@ -59,7 +56,7 @@ class Lanes:
             )
             for lane, state in self.each.items()
         }
-        return replace(self, last=-1, each=each)
+        return self._replace(last=-1, each=each)
 
 
 def pack(state: Any) -> bytes:

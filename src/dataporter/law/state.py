@@ -37,7 +37,7 @@ from __future__ import annotations
 import copy
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -171,7 +171,7 @@ def merged(parsed: Sequence[tuple[Identity, Progress]]) -> tuple[Identity, Progr
             )
             raise StateFormatError(msg)
         each.update(at.lanes.each)
-    lanes = replace(progress.lanes or Lanes(count=1), each=each)
+    lanes = (progress.lanes or Lanes(1, {}))._replace(each=each)
     finished = all(at.finished for _, at in parsed)
     return identity, progress._replace(lanes=lanes, finished=finished)
 

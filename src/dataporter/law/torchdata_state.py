@@ -6,7 +6,6 @@ As versions 0.10 and 0.11 of it write them: one form without workers, one with.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dataporter.errors import StateFormatError, StateMismatchError
@@ -56,7 +55,7 @@ def _read(state: Mapping[str, Any]) -> TorchdataState:
     lanes = _lanes(workers, step, last)
     if lanes is not None and state["_iterator_finished"] and "_snapshot" in state:
         # They are as of before the end, and new workers begin the next epoch.
-        lanes = replace(lanes, each={lane: LaneState(ended=True) for lane in lanes.each})
+        lanes = lanes._replace(each={lane: LaneState(ended=True) for lane in lanes.each})
     drawn = main["_sampler_iter_state"] or {}
     random = drawn.get("sampler_iter_state", drawn)
     return TorchdataState(
@@ -94,7 +93,8 @@ def _lane(worker: Mapping[str, Any], batches: int) -> LaneState:
         batches=batches,
         ended=bool(fetcher.get("fetcher_ended", False)),
         at=batches if packed else 0,
-        **packed,
+        dataset=packed.get("dataset"),
+        iterator=packed.get("iterator"),
     )
 
 

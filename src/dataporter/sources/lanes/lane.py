@@ -17,9 +17,11 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import GeneratorType
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from dataporter.errors import LaneError, add_note
 from dataporter.fetch.randomness import LaneRandomness
@@ -67,18 +69,25 @@ class Lane:
         # this lane: it would hold itself, and its iterator would outlive the pass.
         self._left: LaneState | None = None
         self._begins_again = False
+        self._stateful: tuple[Any, Any] | None = None  # see `_with_state`
         self._sent: list[bytes | None] = [None, None]
 
     def begin(self, start: Start, epoch: int) -> None:
         """Go to where `start` says."""
-        with announced(self._info):
-            try:
-                self._take_over()
-                self._begin(start, epoch)
-                self._began = start, epoch
-            except Exception as error:
-                self._sign(error)
-                raise
+        self._as_worker(self._take_over)
+        self._as_worker(self._begin, start, epoch)
+        self._began = start, epoch
+
+    def _as_worker(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call something while `get_worker_info()` tells of this lane; errors name the lane."""
+        try:
+            if get_worker_info() is self._info:  # saves 1 µs a batch
+                return call(*arguments)
+            with announced(self._info):
+                return call(*arguments)
+        except Exception as error:
+            add_note(error, f"dataporter was reading {self._name}")
+            raise
 
     def _begin(self, start: Start, epoch: int) -> None:
         self.randomness.enter(-1)
@@ -92,7 +101,7 @@ class Lane:
         if start.state is not None:
             self._resume(start.state, first)
         elif self._iterable:
-            self._iterator = iter(self._dataset)
+            self._iterate()
 
     def _tell_epoch(self) -> None:
         tell = getattr(self._dataset, "set_epoch", None)
@@ -121,15 +130,13 @@ class Lane:
         self._begins_again = not self._has_read and _stays_loaded(self._dataset)
         if self._begins_again:
             return
-        own = self._iterator is not self._dataset
-        at = LaneState(
-            batches=1,  # whichever: what follows was not read
-            at=1,
-            dataset=self._packed(self._dataset) if own else None,
-            iterator=self._packed(self._iterator),
+        dataset, iterator = (
+            None if owner is None else self._as_worker(self._packed, owner)
+            for owner in self._with_state()
         )
-        if at.dataset is not None or at.iterator is not None:
-            self._left = at
+        if dataset is not None or iterator is not None:
+            # Batch 1 or any other: what follows was not read.
+            self._left = LaneState(batches=1, at=1, dataset=dataset, iterator=iterator)
 
     def _state_before(self) -> bytes | None:
         """The dataset's state, so that the first pass over it can begin again."""
@@ -150,7 +157,7 @@ class Lane:
             self._load(self._dataset, before)
         if not self._iterable:
             return
-        self._iterator = iter(self._dataset)
+        self._iterate()
         if state.iterator is not None:
             self._load(self._iterator, state.iterator)
         for number in range(state.at, state.batches):
@@ -161,6 +168,9 @@ class Lane:
                     f"{state.batches}. The data has changed: resume with the same."
                 )
                 raise LaneError(msg)
+
+    def _iterate(self) -> None:
+        self._iterator, self._stateful = iter(self._dataset), None
 
     def _load(self, owner: Any, packed: bytes) -> None:
         if not is_stateful(owner):
@@ -180,54 +190,62 @@ class Lane:
 
     def draw(self, number: int) -> list[Any]:
         """Take the samples of batch `number`, the next one; fewer than its size at the end."""
-        with announced(self._info):
-            try:
-                self._take_over()
-                self.randomness.enter(number)
-                self._has_read = True
-                return self._taken()
-            except Exception as error:
-                self._sign(error)
-                raise
+        samples: list[Any] = self._as_worker(self._drawn, number)
+        return samples
+
+    def _drawn(self, number: int) -> list[Any]:
+        self._take_over()
+        self.randomness.enter(number)
+        self._has_read = True
+        return self._taken()
 
     def _taken(self) -> list[Any]:
-        # Not by what would ask for an iterator once more: that may be the dataset itself,
-        # which begins anew then.
         take: Any = self._iterator
-        samples = list(map(next, itertools.repeat(take, self._size)))
+        if type(take) is GeneratorType:
+            samples = list(itertools.islice(take, self._size))  # saves 0.08 µs a sample
+        else:
+            # islice would ask it for an iterator once more. It may be the dataset itself, which
+            # begins anew then.
+            samples = list(map(next, itertools.repeat(take, self._size)))
         self.ended = len(samples) < self._size
         return samples
 
     def apply(self, fetch: Callable[[Any], Any], number: int) -> Any:
         """Give the dataset to `fetch`, for datasets that are read by index."""
-        with announced(self._info):
-            try:
-                self._take_over()
-                self.randomness.enter(number)
-                return fetch(self._dataset)
-            except Exception as error:
-                self._sign(error)
-                raise
+        return self._as_worker(self._applied, fetch, number)
 
-    def _sign(self, error: Exception) -> None:
-        """Add to an error which lane it was."""
-        add_note(error, f"dataporter was reading {self._name}")
+    def _applied(self, fetch: Callable[[Any], Any], number: int) -> Any:
+        self._take_over()
+        self.randomness.enter(number)
+        return fetch(self._dataset)
 
     def capture(self) -> tuple[bytes | None, bytes | None]:
         """The states of dataset and iterator; an empty one is as it was at the last capture."""
-        own = self._iterator is not self._dataset
-        packed = [self._packed(self._dataset) if own else None, self._packed(self._iterator)]
-        pairs = zip(packed, self._sent, strict=True)
-        news = [b"" if new is not None and new == old else new for new, old in pairs]
-        self._sent = packed
-        return news[0], news[1]
+        dataset, iterator = self._stateful or self._with_state()
+        return (
+            None if dataset is None else self._as_worker(self._news, 0, dataset),
+            None if iterator is None else self._as_worker(self._news, 1, iterator),
+        )
 
-    def _packed(self, owner: Any) -> bytes | None:
-        if not is_stateful(owner):
-            return None
+    def _news(self, place: int, owner: Any) -> bytes:
+        packed = self._packed(owner)
+        if packed == self._sent[place]:
+            return b""
+        self._sent[place] = packed
+        return packed
+
+    def _with_state(self) -> tuple[Any, Any]:
+        """The dataset and the iterator, None for one without a state of its own."""
+        is_own = self._iterator is not self._dataset
+        self._stateful = (
+            self._dataset if is_own and is_stateful(self._dataset) else None,
+            self._iterator if is_stateful(self._iterator) else None,
+        )
+        return self._stateful
+
+    def _packed(self, owner: Any) -> bytes:
         try:
-            with announced(self._info):
-                return pack(owner.state_dict())
+            return pack(owner.state_dict())
         except Exception as error:
             msg = (
                 f"the state of {self._name} cannot be kept: {type(owner).__name__}.state_dict() "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dataporter.fetch import EMPTY, Failed
@@ -107,25 +106,27 @@ class LaneReading(Iterator[Task]):
             raise result.error  # the lane would end here: it is begun again instead
         got = LaneBatch(*result)
         turn: Any = task.payload
-        self._on_their_way[turn.lane] -= 1
-        lanes = lanes_of(self.progress)
-        lanes = lanes.with_lane(turn.lane, _after(lanes.each[turn.lane], turn, got))
+        lane, progress = turn.lane, self.progress
+        self._on_their_way[lane] -= 1
+        lanes = lanes_of(progress)
+        lanes = lanes.with_lane(lane, _after(lanes.each[lane], turn, got))
         if got.ended:
-            self._going = [lane for lane in self._going if lane != turn.lane]
+            self._going = [other for other in self._going if other != lane]
         if got.size == 0:
-            self.progress = self.progress._replace(lanes=lanes)
+            self.progress = progress._replace(lanes=lanes)
             return self.progress, EMPTY
         if isinstance(self._over, Reading):
             indexed = self._over.received(Task(task.number, turn.samples), None)[0]
             self.progress = indexed._replace(lanes=lanes)
         else:
+            samples = progress.samples_processed + got.size
             self.progress = Progress(
-                epoch=self.progress.epoch,
-                batches_processed=self.progress.batches_processed + 1,
-                samples_processed=self.progress.samples_processed + got.size,
+                epoch=progress.epoch,
+                batches_processed=progress.batches_processed + 1,
+                samples_processed=samples,
                 lanes=lanes,
             )
-            self._over.check_length(self.progress.samples_processed)
+            self._over.check_length(samples)
         return self.progress, got.batch
 
 
@@ -143,13 +144,13 @@ def _after(state: LaneState, turn: LaneTurn, got: LaneBatch) -> LaneState:
         return state
     batches = turn.number + (got.size > 0)
     if got.dataset is None and got.iterator is None:
-        return replace(state, batches=batches, ended=got.ended, seeded_from=got.seeded_from)
+        return state._replace(batches=batches, ended=got.ended, seeded_from=got.seeded_from)
     return LaneState(
-        batches=batches,
-        ended=got.ended,
-        at=batches,
+        batches,
+        got.ended,
+        batches,
         # Empty where it is as it was.
-        dataset=state.dataset if got.dataset == b"" else got.dataset,
-        iterator=state.iterator if got.iterator == b"" else got.iterator,
-        seeded_from=got.seeded_from,
+        state.dataset if got.dataset == b"" else got.dataset,
+        state.iterator if got.iterator == b"" else got.iterator,
+        got.seeded_from,
     )

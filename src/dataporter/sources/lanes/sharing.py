@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,7 +43,7 @@ def share_of(lanes: Lanes, topology: Topology, *, split: bool) -> Lanes:
             "since another rank read them. Pass the states of all ranks, as a list."
         )
         raise StateMismatchError(msg)
-    return replace(lanes, each={lane: lanes.each[lane] for lane in own})
+    return lanes._replace(each={lane: lanes.each[lane] for lane in own})
 
 
 def check_reading_again(

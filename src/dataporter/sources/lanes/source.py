@@ -7,7 +7,6 @@ resume may use any number of workers; ranks may share the lanes of an iterable.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from dataporter.fetch.randomness import EpochKeys
@@ -146,9 +145,9 @@ def with_share(progress: Progress, lanes: Lanes, topology: Topology, *, splits: 
 def _begun(lanes: Lanes, firsts: Mapping[int, bytes | None]) -> Lanes:
     """Return lanes with their datasets' states before anything was read, where none is known."""
     each = {
-        lane: replace(state, dataset=firsts.get(lane))
+        lane: state._replace(dataset=firsts.get(lane))
         if state.is_at_start and state.dataset is None
         else state
         for lane, state in lanes.each.items()
     }
-    return replace(lanes, each=each)
+    return lanes._replace(each=each)
