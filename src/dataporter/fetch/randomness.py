@@ -79,10 +79,12 @@ Key: TypeAlias = int | Callable[[], int]
 class _Current:
     """The sample that a thread is fetching, or the batch that it is collating."""
 
-    __slots__ = ("asked", "generator", "key", "sample_keys", "watches")
+    __slots__ = ("asked", "callers", "generator", "key", "sample_keys", "watches")
 
     def __init__(self) -> None:
-        self.watches: list[_Watch] = []  # to be used again; several at once in nested loaders
+        # To be used again; several at once in nested loaders.
+        self.watches: list[_Watch] = []
+        self.callers: list[Captured] = []
         self.key: Key | None = None
         self.generator: np.random.Generator | None = None
         self.asked = False
@@ -360,13 +362,16 @@ class in_lane:  # noqa: N801
     def __enter__(self) -> None:
         self._current = current = _threads.current
         self._sample = current.key, current.generator, current.asked
-        self._before = capture() if self._seeds_globals else None
+        self._before: Captured | None = None
+        if self._seeds_globals:
+            self._before = capture(current.callers.pop() if current.callers else None)
 
     def __exit__(self, *_: object) -> None:
         current = self._current
         current.key, current.generator, current.asked = self._sample
         if self._before is not None:
             self._before.restore()
+            current.callers.append(self._before)
 
 
 def _keyed(
