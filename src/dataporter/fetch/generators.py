@@ -89,13 +89,16 @@ class _InMemory(Captured):
 
     def __init__(self, memory: GeneratorMemory) -> None:
         self._copies = [memoryview(bytearray(len(whole))) for whole in memory.wholes]
+        self._tell: Any = None
         self.take(memory)
 
     def take(self, memory: GeneratorMemory) -> None:
         """Read the generators now. No memory is asked for: that costs more than to copy it."""
-        self._tell = memory.tell()
-        python, numpy, torchs = self._copies
-        python[:], numpy[:], torchs[:] = memory.wholes
+        tell = memory.tell()
+        if tell != self._tell:  # else the copies are those of now
+            self._tell = tell
+            python, numpy, torchs = self._copies
+            python[:], numpy[:], torchs[:] = memory.wholes
 
     def moved(self) -> int:
         memory: Any = _memory

@@ -3,9 +3,9 @@
 The run's progress is replaced, in one assignment, when a batch is handed over: never at
 prefetch, never in pieces. So a state is right at every moment, a signal handler's too.
 
-An interrupt may come at any moment, and whoever catches it may go on. So a result stays in
-`_coming` until it is handed over; from then on there are only assignments, between which
-Python runs no handler. Whatever else is interrupted is done again from the last progress.
+An interrupt may come at any moment, and whoever catches it may go on. So a result counts as taken
+when it is handed over: from then on there are only assignments, between which Python runs no
+handler. Whatever is interrupted before is done again from the last progress.
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ class Pass(Iterator[Any]):
         while True:
             if self._loads != self._cursor.loads and self._results is not None:
                 self._follow_load()
-            if not self._coming or self._broken:
+            if not self._broken and self._coming:
+                progress, batch = self._coming[0]
+            else:
                 try:
-                    self._look()
+                    progress, batch = self._next_result()
                 except StopIteration:
                     self._finish()
                     raise
-            progress, batch = self._coming[0]
             if type(batch) is Late:
                 # Nothing has changed: the next call waits on for the same batch.
-                self._coming = self._coming[1:]
+                self._coming, self._broken = self._coming[1:], False
                 try:
                     raise batch.error
                 finally:
@@ -77,10 +78,10 @@ class Pass(Iterator[Any]):
             if type(batch) is Failed:
                 # The state stays before it. Who catches this and goes on, goes on after it.
                 error = _raisable(batch.error)
-                self._progress, self._coming = progress, self._coming[1:]
+                self._progress, self._coming, self._broken = progress, self._coming[1:], False
                 raise error
             self._cursor.deliver(progress, by=self._number)
-            self._progress, self._coming = progress, self._coming[1:]
+            self._progress, self._coming, self._broken = progress, self._coming[1:], False
             if batch is not EMPTY:  # else every sample of it was left out
                 return batch
 
@@ -88,22 +89,29 @@ class Pass(Iterator[Any]):
         """Batches of a full epoch, wherever this pass began, as torch's iterators say it."""
         return self._source.num_batches()
 
-    def _look(self) -> None:
-        """Add the next result to those that come, or raise: at the end StopIteration."""
+    def _next_result(self) -> Result:
+        """Take the next result, or raise: at the end StopIteration.
+
+        The caller says when it has it safely: `_broken` is True until then, since an iterator that
+        was interrupted is at its end, and the epoch is not.
+        """
         if self._results is None:
             raise StopIteration
         if self._broken:
             self._coming = ()
             self._source.restore(self._progress)
             self._results = self._run(self._progress)
-        # Until it is there: an iterator that was interrupted is at its end, the epoch is not.
         self._broken = True
         try:
-            self._coming = (*self._coming, next(self._results))
+            return next(self._results)
         except StopIteration:
             self._broken = False
             raise
-        self._broken = False
+
+    def _look(self) -> None:
+        """Add the next result to those that come, or raise: at the end StopIteration."""
+        result = self._next_result()
+        self._coming, self._broken = (*self._coming, result), False
 
     def _finish(self) -> None:
         is_newest = self._number == self._cursor.newest_pass  # whose end is the run's

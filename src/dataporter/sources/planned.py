@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from dataporter.errors import OptionError, OptionTypeError, StateMismatchWarning
@@ -142,7 +141,7 @@ class PlannedSource(Source):
             tasks=_tasks(progress, order, plan, EpochKeys(self.seed, progress.epoch)),
             fetch=self._fetch,
             progress=progress,
-            received=partial(_received, progress, plan),
+            received=_receiver(progress, plan),
         )
         return reading if self.comes_in_order else as_they_come(reading)
 
@@ -192,20 +191,17 @@ def _tasks(progress: Progress, order: Order, plan: Plan, keys: EpochKeys) -> Ite
             yield Task(number, Samples(indices[batch], positions[batch], keys))
 
 
-def _received(start: Progress, plan: Plan, task: Task, batch: Any) -> Result:
-    steps = task.number - start.batches_processed
-    reached = plan.position_after(start.samples_processed, steps)
-    ahead = start.ahead
-    if ahead:
-        reached = int(around(ahead, [reached])[0])
-        ahead = beyond(ahead, reached)
-    progress = Progress(
-        epoch=start.epoch,
-        samples_processed=reached,
-        batches_processed=task.number,
-        ahead=ahead,
-    )
-    return progress, batch
+def _receiver(start: Progress, plan: Plan) -> Callable[[Task, Any], Result]:
+    epoch, position, batches = start.epoch, start.samples_processed, start.batches_processed
+
+    def received(task: Task, batch: Any) -> Result:
+        reached = plan.position_after(position, task.number - batches)
+        if not start.ahead:
+            return Progress(epoch, reached, task.number), batch
+        reached = int(around(start.ahead, [reached])[0])
+        return Progress(epoch, reached, task.number, ahead=beyond(start.ahead, reached)), batch
+
+    return received
 
 
 def length_of(dataset: Any) -> int:
