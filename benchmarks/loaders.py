@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from contenders import CONTENDERS, bare_loop, installed
+from machine import stay_on_one_core
 from measure import AT_ONCE, BARE, Row, Run, Turns, table
 from players import Player, close_all
 from race import race, turn_seconds
@@ -96,11 +97,15 @@ class AtOnce:
         close_all(self._loops)
 
 
-def _bare_loop(dataset: Any, batch_size: int) -> Delivery:
+def _bare_loop(dataset: Any, batch_size: int, *, on_one_core: bool = False) -> Delivery:
+    if on_one_core:
+        stay_on_one_core()
     return Delivery(bare_loop(dataset, batch_size))
 
 
 def _loader(who: str, dataset: Any, workload: Workload, workers: int) -> Delivery:
+    if not workers:
+        stay_on_one_core()
     batches = CONTENDERS[who](dataset, workload.batch_size, workers)
     return Delivery(batches, workload.length // workload.batch_size)
 
@@ -109,7 +114,7 @@ def measure(workload: Workload, workers: int, chosen: Sequence[str] | None, seco
     """Measure one row: the chosen loaders and the bare loops, for so many seconds of turns."""
     dataset, size = workload.make(workload.length), workload.batch_size
     loaders = chosen or _usual(dataset)
-    makers: dict[str, Any] = {BARE: partial(_bare_loop, dataset, size)}
+    makers: dict[str, Any] = {BARE: partial(_bare_loop, dataset, size, on_one_core=not workers)}
     if workers:
         makers[AT_ONCE] = partial(AtOnce, dataset, size, workers)
     makers |= {who: partial(_loader, who, dataset, workload, workers) for who in loaders}
