@@ -97,36 +97,38 @@ def _reserved(descriptor: int, number: int, length: int) -> int:
 class Slot:
     """One process's view of a slot, mapped as far as it has been used."""
 
-    __slots__ = ("_descriptor", "_map", "_populated", "address", "bytes", "lock", "number")
+    __slots__ = ("_descriptor", "_map", "address", "bytes", "lock", "number", "populated")
 
     def __init__(self, descriptor: int, number: int) -> None:
         self._descriptor = descriptor
         self.number = number
-        self.bytes: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.bytes = memoryview(b"")  # a view, since small pieces are copied fastest through it
         self.address = 0  # of the first byte, in this process
         self._map: Any = b""
-        self._populated = 0  # bytes
+        self.populated = 0  # bytes
         self.lock: PageLock | None = None  # of the mapping
 
-    def reach(self, size: int) -> NDArray[np.uint8]:
-        """Map at least `size` bytes; arrays over an earlier mapping stay valid."""
+    def reach(self, size: int) -> memoryview:
+        """Map at least `size` bytes; views of an earlier mapping stay valid."""
         if size > len(self.bytes):
             length = max(_FIRST_MAPPING, 1 << (size - 1).bit_length())
             offset = _reserved(self._descriptor, self.number, length)
             self._map = _mapped(self._descriptor, length, offset)
             self.address = ctypes.addressof(self._map)
-            self.bytes = np.frombuffer(self._map, np.uint8)
+            # By way of NumPy: a view of a ctypes array cannot be assigned bytes.
+            self.bytes = memoryview(np.frombuffer(self._map, np.uint8))
             self.lock = None  # the lock of the earlier mapping ends with that mapping
-            self._populated = 0
+            self.populated = 0
         return self.bytes
 
     def populate(self, size: int) -> None:
-        """Enter the first bytes into this process's page tables, if the system can do it at once.
+        """Map at least `size` bytes, and enter them into this process's page tables at once.
 
         Otherwise each page is a fault when it is first written, in every worker for every slot.
         """
-        if size > self._populated:
-            self._populated = size
+        self.reach(size)
+        if size > self.populated:
+            self.populated = size
             if sys.platform == "linux":
                 libc.madvise(self.address, size, _MADV_POPULATE_WRITE)  # an older kernel refuses
 
@@ -194,33 +196,57 @@ def _mapped(descriptor: int, length: int, offset: int) -> Any:
 class Writer:
     """Fills a slot from its start with tensors, buffers and bytes, one after another."""
 
+    __slots__ = ("_address", "_earlier", "_memory", "_slot", "_used")
+
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
         self._used = 0
-        # Mappings that tensors of this batch lie in: (address, array).
-        self._mapped: list[tuple[int, NDArray[np.uint8]]] = []
+        self._memory, self._address = slot.bytes, slot.address
+        # Mappings from before the slot grew; tensors of this batch may lie in them.
+        self._earlier: list[tuple[int, memoryview]] = []
 
-    def reserve(self, size: int) -> tuple[int, NDArray[np.uint8]]:
-        """Take the next `size` bytes, and return their offset and an array over them."""
-        offset = -(-self._used // _ALIGNMENT) * _ALIGNMENT
-        self._used = offset + size
-        memory = self._slot.reach(self._used)
-        self._slot.populate(self._used)
-        if not self._mapped or self._mapped[-1][1] is not memory:
-            self._mapped.append((self._slot.address, memory))
-        return offset, memory[offset : offset + size]
+    def reserve(self, size: int) -> int:
+        """Take the next `size` bytes, and return their offset."""
+        offset = self._used + -self._used % _ALIGNMENT
+        self._used = end = offset + size
+        if end > self._slot.populated:
+            self._slot.populate(end)
+            if self._slot.bytes is not self._memory:
+                self._earlier.append((self._address, self._memory))
+                self._memory, self._address = self._slot.bytes, self._slot.address
+        return offset
+
+    def write(self, body: Any) -> int:
+        """Copy bytes, or a view of some, and return their offset."""
+        offset = self.reserve(len(body))
+        self._memory[offset : self._used] = body
+        return offset
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Make a tensor in the slot."""
-        _, memory = self.reserve(tensor_bytes(shape, dtype))
-        return tensor_over(memory, shape, dtype)
+        offset = self.reserve(tensor_bytes(shape, dtype))
+        return tensor_over(self._memory, offset, shape, dtype)
+
+    def copy(self, tensor: torch.Tensor) -> int:
+        """Copy the elements of a dense tensor, and return their offset."""
+        size = tensor.nbytes
+        offset = self.reserve(size)
+        if tensor.is_contiguous():
+            # Not by `copy_`, which takes a tensor over the slot: three times as long if small.
+            ctypes.memmove(self._address + offset, tensor.data_ptr(), size)
+        else:
+            tensor_over(self._memory, offset, tuple(tensor.shape), tensor.dtype).copy_(tensor)
+        return offset
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
         """Return the offset of a tensor that `empty` made; None for any other."""
-        address = tensor.data_ptr()
-        for start, memory in self._mapped:
-            if start <= address < start + len(memory):
-                return address - start
+        offset = tensor.data_ptr() - self._address
+        if 0 <= offset < len(self._memory):
+            return offset
+        for address, memory in self._earlier:
+            offset = tensor.data_ptr() - address
+            if 0 <= offset < len(memory):
+                return offset
         return None
 
 
@@ -233,16 +259,17 @@ def tensor_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 
 def tensor_over(
-    memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: torch.dtype
+    memory: memoryview | NDArray[np.uint8], offset: int, shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Make a tensor over bytes. The tensor keeps them alive."""
-    if not len(memory):
+    """Make a tensor over some bytes of a slot. The tensor keeps `memory` alive."""
+    if 0 in shape:
         return torch.empty(shape, dtype=dtype)
     known: Any = _NUMPY.get(dtype)
     if known is not None:
-        return torch.from_numpy(np.ndarray(shape, known, memory))
+        return torch.from_numpy(np.ndarray(shape, known, memory, offset))
     # As bytes first: `frombuffer` of a quantised dtype ends the process.
-    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
+    raw = np.ndarray((tensor_bytes(shape, dtype),), np.uint8, memory, offset)
+    return torch.from_numpy(raw).view(dtype).view(shape)
 
 
 # Dtypes that NumPy has: through NumPy a tensor is made in half the time.

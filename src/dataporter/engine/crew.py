@@ -9,8 +9,6 @@ from collections.abc import Container
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import numpy as np
-
 from dataporter.engine.arena import Slot
 from dataporter.engine.connections import Connections
 from dataporter.engine.leaving import (
@@ -54,7 +52,7 @@ class Crew:
         self._watched: dict[int, int] = {}  # by worker: the descriptor that tells of its death
         self._deaths = select.poll()
         slot = Slot(connections.arena, IN_HAND)
-        self._in_hand = slot.reach(8 * options.num_workers).view(np.uint64)
+        self._in_hand = slot.reach(8 * options.num_workers).cast("Q")
 
     @property
     def size(self) -> int:
@@ -133,11 +131,11 @@ class Crew:
 
     def has_begun(self, worker: int) -> bool:
         """Tell whether a worker is, or last was, able to report errors."""
-        return int(self._in_hand[worker]) != _STARTING
+        return self._in_hand[worker] != _STARTING
 
     def issue_of(self, worker: int) -> int:
         """Return the number of the issue that a worker has, or last had, in hand; 0 for none."""
-        return int(self._in_hand[worker]) if self.has_begun(worker) else 0
+        return self._in_hand[worker] if self.has_begun(worker) else 0
 
     def issues_in_hand(self, *, but_not: Container[int]) -> set[int]:
         """Collect the numbers of the issues that workers have, except some workers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import Any
 
+import numpy as np
 import torch
 
 from dataporter.engine.arena import Slot
@@ -75,7 +76,7 @@ class Taker:
             is_locked = self._locks and self._page_lock(slot, offset + size)
             memory = self._slots.lend(slot, offset + size)
         else:
-            memory = slot.reach(offset + size)[: offset + size].copy()
+            memory = np.array(slot.reach(offset + size)[: offset + size])
             self._slots.free(number)
         try:
             batch = read_batch(memory, offset, size)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dataporter.engine.arena import Slot, Writer, tensor_bytes, tensor_over
+from dataporter.engine.arena import Slot, Writer, tensor_over
 from dataporter.fetch.randomness import keys_of
 from dataporter.fetch.tasks import Payload, Samples
 
@@ -45,7 +45,7 @@ def write_task(slot: Slot, run: int, payload: Payload) -> int:
         body = b"".join((head, payload.positions.tobytes(), payload.indices.tobytes()))
     else:
         body = _HEAD.pack(run, keys.seed, keys.epoch, -1, 0) + pickle.dumps(payload)
-    slot.reach(len(body))[: len(body)] = np.frombuffer(body, np.uint8)
+    slot.reach(len(body))[: len(body)] = body
     return len(body)
 
 
@@ -74,14 +74,7 @@ def write_batch(writer: Writer, batch: Any) -> tuple[int, int]:
         pickler.dump(batch)
         table = np.array(pickler.placed, np.int64).tobytes()
         body = _TABLE.pack(len(table)) + table + stream.getvalue()
-    return write_bytes(writer, body)
-
-
-def write_bytes(writer: Writer, body: bytes) -> tuple[int, int]:
-    """Lay out bytes. Returns their offset and size."""
-    offset, memory = writer.reserve(len(body))
-    memory[:] = np.frombuffer(body, np.uint8)
-    return offset, len(body)
+    return writer.write(body), len(body)
 
 
 def read_batch(memory: NDArray[np.uint8], offset: int, size: int) -> Any:
@@ -114,9 +107,7 @@ def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
     if kind in _SCALARS:
         return part
     if kind is bytes:
-        offset, memory = writer.reserve(len(part))
-        memory[:] = np.frombuffer(part, np.uint8)
-        return offset, len(part)
+        return writer.write(part), len(part)
     if id(part) in seen:
         return _NONE  # a pickle keeps a part that occurs twice one object
     if kind is torch.Tensor:
@@ -167,10 +158,8 @@ class _Pickler(pickle.Pickler):
         self.placed: list[tuple[int, int]] = []  # offset and size of each buffer
 
     def _place(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = np.frombuffer(buffer.raw(), np.uint8)
-        offset, memory = self._writer.reserve(len(raw))
-        memory[:] = raw
-        self.placed.append((offset, len(raw)))
+        raw = buffer.raw()
+        self.placed.append((self._writer.write(raw), len(raw)))
         return False
 
     def reducer_override(self, thing: Any) -> Any:
@@ -209,9 +198,7 @@ def _description(tensor: torch.Tensor, writer: Writer) -> tuple[Any, ...]:
     shape = tuple(tensor.shape)
     offset = writer.offset_of(tensor) if tensor.is_contiguous() else None
     if offset is None:
-        placed = writer.empty(shape, tensor.dtype)
-        placed.copy_(tensor)
-        offset = writer.offset_of(placed) if tensor.numel() else 0
+        offset = writer.copy(tensor) if tensor.numel() else 0
     return offset, shape, _NAMES[tensor.dtype], order, expanded
 
 
@@ -239,8 +226,7 @@ def _placed_tensor(
     order: tuple[int, ...] | None,
     expanded: tuple[int, ...] | None,
 ) -> torch.Tensor:
-    dtype = _DTYPES[name]
-    tensor = tensor_over(memory[offset : offset + tensor_bytes(shape, dtype)], shape, dtype)
+    tensor = tensor_over(memory, offset, shape, _DTYPES[name])
     if order is not None:
         tensor = tensor.permute(tuple(np.argsort(order).tolist()))
     return tensor if expanded is None else tensor.expand(expanded)

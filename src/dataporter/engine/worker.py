@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from dataporter.engine.arena import Slot, Writer
@@ -32,7 +31,6 @@ from dataporter.engine.wire import (
     UNREADY,
     read_task,
     write_batch,
-    write_bytes,
 )
 from dataporter.fetch import EMPTY, Fetches, Skipped
 from dataporter.fetch.generators import seed_all
@@ -83,7 +81,7 @@ def work(worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int |
     _detach(parent)
     slots: dict[int, Slot] = {}
     skipped: list[Skipped] = []  # samples that the task in hand leaves out
-    in_hand = Slot(wiring.arena, IN_HAND).reach(8 * (worker + 1)).view(np.uint64)
+    in_hand = Slot(wiring.arena, IN_HAND).reach(8 * (worker + 1)).cast("Q")
     in_hand[worker] = 0
     duty = _begun(worker, receive)
     if isinstance(duty, Duty):
@@ -150,7 +148,7 @@ def _make(
     if timing is not None:
         timing.end(WRITE)
         if packed := timing.packed(duty.worker, *where):
-            return outcome + TIMED, write_bytes(writer, packed)
+            return outcome + TIMED, (writer.write(packed), len(packed))
     return outcome, where
 
 
@@ -179,5 +177,5 @@ def _keep_freed_memory() -> None:
 
 
 def _write_error(slot: Slot, outcome: int, packed: bytes) -> tuple[int, tuple[int, int]]:
-    slot.reach(len(packed))[: len(packed)] = np.frombuffer(packed, np.uint8)
+    slot.reach(len(packed))[: len(packed)] = packed
     return outcome, (0, len(packed))
