@@ -22,23 +22,27 @@ def received(connections: Connections, worker: int) -> int:
 
 def test_an_issue_reaches_the_worker_of_its_place(connections):
     for place in range(6):
-        connections.send(place, number=place + 1, slot=1, size=10)
+        connections.add(place, number=place + 1, slot=1, size=10)
+    connections.send()
     for place in range(6):
         assert received(connections, connections.worker_of(place)) == place + 1
 
 
 def test_what_no_worker_has_read_is_taken_back(connections):
     for number in range(1, 7):
-        connections.send(number, number, slot=1, size=10)
+        connections.add(number, number, slot=1, size=10)
+    connections.send()
+    connections.add(7, 7, slot=1, size=10)  # and not sent
     read = received(connections, worker=0)
-    assert connections.take_back() == set(range(1, 7)) - {read}
+    assert connections.take_back() == set(range(1, 8)) - {read}
     assert connections.take_back() == set()
 
 
 def test_what_is_taken_back_of_one_worker_leaves_that_of_others():
     connections = Connections(3)
     for place in range(3):
-        connections.send(place, place + 1, slot=1, size=10)
+        connections.add(place, place + 1, slot=1, size=10)
+    connections.send()
     assert connections.take_back([1]) == {2}
     assert [received(connections, worker) for worker in (0, 2)] == [1, 3]
     connections.close()
@@ -46,7 +50,8 @@ def test_what_is_taken_back_of_one_worker_leaves_that_of_others():
 
 def test_a_worker_that_was_told_to_end_is_told_again_when_issues_are_taken_back():
     connections = Connections(1)
-    connections.send(None, 1, slot=1, size=10)
+    connections.add(None, 1, slot=1, size=10)
+    connections.send()
     connections.stop_one()
     assert connections.take_back() == {1}
     assert received(connections, 0) == STOP
@@ -54,7 +59,8 @@ def test_a_worker_that_was_told_to_end_is_told_again_when_issues_are_taken_back(
 
 
 def test_all_workers_are_told_to_end_and_nothing_else(connections):
-    connections.send(None, 1, slot=1, size=10)
+    connections.add(None, 1, slot=1, size=10)
+    connections.send()
     connections.stop_all(workers=3)
     assert [received(connections, worker) for worker in range(3)] == [STOP] * 3
     assert connections.take_back() == set()

@@ -17,9 +17,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 TaskT = TypeVar("TaskT")
+
+# The number of an issue to replace, the task to issue instead, and whether a living worker may
+# still write into the old slot.
+Reissue: TypeAlias = tuple[int, TaskT, bool]
 
 
 @dataclass(slots=True)
@@ -135,7 +139,9 @@ class Board(Generic[TaskT]):
         """Take the next issue off the board if it has a reply. Its slot is the caller's then."""
         if not self.is_next_ready():
             return None
-        number = self._turns[0] if self._in_order else self._arrived.popleft()
+        if self._in_order:
+            return self._issues.pop(self._turns.popleft())
+        number = self._arrived.popleft()
         self._turns.remove(number)
         return self._issues.pop(number)
 

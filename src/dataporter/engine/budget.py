@@ -5,6 +5,9 @@ are: 4 times as many may be unfinished, so that no worker runs out of work, and 
 may be ahead in all, so that no worker stops behind a slow batch. All of them together take at most
 256 MiB, unless the usual number takes more.
 
+Tasks are issued several at a time, since every message may have to wake up a worker. The usual
+number still leaves one for each worker until the next message.
+
 Pure arithmetic: it is redone only when a batch is larger than all before it, or the number of
 workers changes.
 """
@@ -19,6 +22,7 @@ AHEAD_BYTES = 2**28
 MOST_ISSUED = 1024  # messages; far fewer than a pipe holds, so that issuing never blocks
 MOST_LENT = 2**13  # slots; each is a mapping, and a process may have 65,530 of them
 
+_MOST_TOGETHER = 8  # tasks in a message; more would hardly save anything
 _DELIVERED = 4  # batches that a consumer has at a time, with those on their way to a device
 _LEAST_READ = 8  # slots that devices may be reading, however large
 _MARKED_BYTES = 2**20  # bytes of slots that share a mark; few, so that they stay in caches
@@ -30,17 +34,18 @@ class Limits(NamedTuple):
 
     ahead: int  # in all
     unfinished: int  # without a reply
+    together: int  # tasks that are worth a message
 
 
 class Budget:
     """Limits for one engine. `grows` says whether more is fetched while the consumer waits.
 
     >>> budget = Budget(prefetch_factor=2, workers=4)
-    >>> budget.usual, budget.waiting
-    (Limits(ahead=8, unfinished=8), Limits(ahead=8, unfinished=8))
+    >>> budget.usual == budget.waiting == Limits(ahead=8, unfinished=8, together=4)
+    True
     >>> budget.note_size(2**20)  # now the size of a batch is known
     >>> budget.waiting
-    Limits(ahead=128, unfinished=32)
+    Limits(ahead=128, unfinished=32, together=8)
     """
 
     def __init__(self, prefetch_factor: int, workers: int, *, grows: bool = True) -> None:
@@ -64,7 +69,8 @@ class Budget:
 
     def _calculate(self) -> None:
         depth = min(self._workers * self._prefetch_factor, MOST_ISSUED // AHEAD_WHILE_WAITING)
-        self.usual = self.waiting = Limits(depth, depth)
+        together = max(1, min(depth - self._workers, _MOST_TOGETHER))
+        self.usual = self.waiting = Limits(depth, depth, together)
         # Slots that devices may be reading before the host waits for them.
         self.most_read = depth
         self.marked_together = 1  # slots that share a mark
@@ -73,9 +79,11 @@ class Budget:
             self.most_read = max(AHEAD_BYTES // self._largest, _LEAST_READ)
             self.marked_together = max(1, min(_MOST_MARKED, _MARKED_BYTES // self._largest))
             if self._grows:
+                unfinished = min(depth * UNFINISHED_WHILE_WAITING, room)
                 self.waiting = Limits(
                     ahead=min(depth * AHEAD_WHILE_WAITING, room),
-                    unfinished=min(depth * UNFINISHED_WHILE_WAITING, room),
+                    unfinished=unfinished,
+                    together=max(together, min(unfinished // 4, _MOST_TOGETHER)),
                 )
         # Free slots that keep their memory: as many as are in use at most (fetched ahead, read by
         # devices, delivered). With fewer, the end of a pass would give memory back that the next

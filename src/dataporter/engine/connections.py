@@ -54,13 +54,22 @@ class Connections:
         """Return the number of the worker that runs the tasks of a place."""
         return place % len(self._issues)
 
-    def send(self, place: int | None, number: int, slot: int, size: int) -> None:
-        """Send an issue to the worker of a place; without a place, to any worker."""
+    def add(self, place: int | None, number: int, slot: int, size: int) -> None:
+        """Add an issue to those that `send` sends.
+
+        It is for the worker of a place; without a place, for any worker.
+        """
         pipe = self._issues[(place or 0) % len(self._issues)]
-        os.write(pipe.write, ISSUE.pack(number, slot, size))
+        pipe.unsent += ISSUE.pack(number, slot, size)
+
+    def send(self) -> None:
+        """Send the issues that were added."""
+        for pipe in self._issues:
+            if pipe.unsent:
+                pipe.send()
 
     def take_back(self, workers: Iterable[int] | None = None) -> set[int]:
-        """Take back issues that no worker has read; only those of some workers, if given.
+        """Take back issues that no worker has read, sent or not; of all workers or of some.
 
         Workers that were told to end are told again. Returns the numbers of the issues.
         """
@@ -75,11 +84,13 @@ class Connections:
 
     def read_replies(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield the replies that are there: number, slot, outcome, offset, size."""
-        try:
-            while data := os.read(self.replies, REPLY.size * _REPLIES_AT_ONCE):
+        most = REPLY.size * _REPLIES_AT_ONCE
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                data = os.read(self.replies, most)
                 yield from REPLY.iter_unpack(data)
-        except BlockingIOError:
-            return
+                if len(data) < most:  # there was no more
+                    return
 
     def stop_one(self) -> None:
         """Tell one worker to end, whoever reads it first."""
@@ -102,15 +113,23 @@ class _IssuePipe:
 
     def __init__(self) -> None:
         # A second read end, which never blocks: that is a property of an end, not of a read.
-        self.read, self.write, self._read_at_once = _opened()
+        self.read, self._write, self._read_at_once = _opened()
+        self.unsent = b""  # messages
 
     @property
     def descriptors(self) -> list[int]:
-        return [self.read, self.write, self._read_at_once]
+        return [self.read, self._write, self._read_at_once]
+
+    def send(self) -> None:
+        """Send what is unsent: at once, since every write may have to wake up a worker."""
+        # Unsent no more before it is written: an interrupt in between must not free slots in use.
+        messages, self.unsent = self.unsent, b""
+        os.write(self._write, messages)
 
     def take_back(self) -> list[int]:
-        """Read all that no worker has read, and return the numbers of the issues."""
-        numbers = []
+        """Take back all that no worker has read, and return the numbers of the issues."""
+        numbers = [number for number, _, _ in ISSUE.iter_unpack(self.unsent)]
+        self.unsent = b""
         with contextlib.suppress(BlockingIOError):
             while message := os.read(self._read_at_once, ISSUE.size):
                 numbers.append(ISSUE.unpack(message)[0])
@@ -119,7 +138,7 @@ class _IssuePipe:
     def stop(self, workers: int) -> None:
         """Tell so many workers to end."""
         if workers:
-            os.write(self.write, ISSUE.pack(STOP, 0, 0) * workers)
+            os.write(self._write, ISSUE.pack(STOP, 0, 0) * workers)
 
 
 def _opened() -> tuple[int, int, int]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
-from dataporter.engine.board import Board
-from dataporter.engine.budget import Budget
+from dataporter.engine.board import Board, Reissue
+from dataporter.engine.budget import Budget, Limits
 from dataporter.engine.connections import Connections
 from dataporter.engine.slots import Slots
 from dataporter.engine.wire import write_task
@@ -28,25 +29,29 @@ class Issuer:
         """Number the next run, so that workers notice that it begins."""
         self._run += 1
 
-    def top_up(self, tasks: Iterator[Task], *, waits: bool = False) -> None:
-        """Issue tasks up to the limit; `waits` says that the consumer waits for one."""
+    def top_up(self, tasks: Iterator[Task], limits: Limits) -> None:
+        """Issue tasks up to the limits, unless there is room for too few."""
         board = self._board
-        ahead, unfinished = self._budget.waiting if waits else self._budget.usual
-        while len(board) < ahead and board.unfinished < unfinished:
-            task = next(tasks, None)
-            if task is None:
-                return
-            self.issue(task)
+        room = min(limits.ahead - len(board), limits.unfinished - board.unfinished)
+        if room >= limits.together:
+            for task in islice(tasks, room):
+                self._add(task)
+            self._connections.send()
 
-    def issue(self, task: Task, replaces: int | None = None, *, in_use: bool = False) -> None:
-        """Issue a task, in place of an issue that was lost if its number is given."""
+    def reissue(self, lost: Iterable[Reissue[Task]]) -> None:
+        """Issue tasks in place of issues that were lost."""
+        for number, task, in_use in lost:
+            self._add(task, number, in_use=in_use)
+        self._connections.send()
+
+    def _add(self, task: Task, replaces: int | None = None, *, in_use: bool = False) -> None:
         slot = self._slots.take()
         size = write_task(slot, self._run, task.payload)
         if replaces is None:
             number = self._board.issue(task, slot.number)
         else:
             number = self._board.reissue(replaces, task, slot.number, in_use=in_use)
-        self._connections.send(task.place, number, slot.number, size)
+        self._connections.add(task.place, number, slot.number, size)
 
     def read_replies(self) -> None:
         """Note every reply that is there. Waits for none."""

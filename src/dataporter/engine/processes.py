@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dataporter.engine.board import Board, Issue
-from dataporter.engine.budget import Budget
+from dataporter.engine.budget import Budget, Limits
 from dataporter.engine.connections import Connections
 from dataporter.engine.crew import Crew
 from dataporter.engine.issuing import Issuer
@@ -66,6 +66,7 @@ class ProcessEngine:
             self._losses = Losses(options.max_restarts)
             self._recovery = Recovery(self._board, self._issuer, connections, crew, self._losses)
             self._running = False
+            self._in_a_hurry = 0  # batches until the consumer counts as not waiting any more
             self._is_exiting = sys.is_finalizing  # kept: at exit, modules are emptied
             self._close = weakref.finalize(self, _close, self._owner, crew, connections, waits=True)
             self._close.atexit = False  # at exit, workers are killed
@@ -109,24 +110,30 @@ class ProcessEngine:
         self._losses.begin_run()
         results = self._deliver(tasks, then_close=then_close)
         next(results)  # prime the generator, so that dropping it runs its finally block
-        self._issuer.top_up(tasks)
+        self._issuer.top_up(tasks, self._budget.usual)
         self._crew.start()
         return Results(results, self._is_next_there)
 
     def _deliver(self, tasks: Iterator[Task], *, then_close: bool) -> Iterator[Any]:
         pace = Pace(self._options.num_workers) if self._options.adapts else None
+        is_timed = pace is not None or self._fetch.timing is not None
         try:
             yield None
             while self._board:
-                issue = self._next_issue(tasks)
+                if is_timed:
+                    self._issuer.read_replies()
+                    self._taker.note_asked(self._board.num_ready)
+                issue = self._board.take() or self._awaited_issue(tasks)
                 if issue is None:
                     # Handed on, not raised: the run goes on, and the next call waits again.
                     yield self._late()
                     continue
-                self._losses.note_delivery(issue.task)
+                if is_timed:
+                    self._taker.note_there()
                 if pace is not None:
                     self._adapt(pace.note(self._taker.waited, self._crew.wanted))
-                self._issuer.top_up(tasks)
+                self._losses.note_delivery(issue.task)
+                self._issuer.top_up(tasks, self._limits())
                 look_after_leavers()
                 # No batch is held in a variable here: it is the consumer's alone.
                 batch = [self._taker.take(issue)]
@@ -145,16 +152,14 @@ class ProcessEngine:
                 if then_close:
                     self.close()
 
-    def _next_issue(self, tasks: Iterator[Task]) -> Issue[Task] | None:
+    def _awaited_issue(self, tasks: Iterator[Task]) -> Issue[Task] | None:
         """Wait for the next issue that may be delivered, and take it off the board.
 
         None if that takes longer than the timeout; then nothing has changed.
         """
-        self._taker.note_asked()
         patience = self._options.timeout
         deadline = time.monotonic() + patience if patience else None
         self._issuer.read_replies()
-        num_ready = self._board.num_ready
         while (issue := self._board.take()) is None:
             woken_by = self._sleep(deadline)
             if not woken_by:
@@ -162,10 +167,17 @@ class ProcessEngine:
             self._issuer.read_replies()
             if any(descriptor != self._connections.replies for descriptor, _ in woken_by):
                 self._recovery.replace_dead_workers()
-            self._issuer.top_up(tasks, waits=True)
+            self._in_a_hurry = self._budget.waiting.unfinished
+            self._issuer.top_up(tasks, self._budget.waiting)
         self._crew.is_late = False
-        self._taker.note_there(num_ready)
         return issue
+
+    def _limits(self) -> Limits:
+        """Return the limits of now: higher ones for some batches after the consumer waited."""
+        if not self._in_a_hurry:
+            return self._budget.usual
+        self._in_a_hurry -= 1
+        return self._budget.waiting
 
     def _sleep(self, deadline: float | None) -> list[tuple[int, int]]:
         """Sleep until a reply, a death or the deadline. Returns the descriptors, if any."""

@@ -7,9 +7,9 @@ There are two policies: `lost_by_any_worker` where any worker may run a task, an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-from dataporter.engine.board import Board
+from dataporter.engine.board import Board, Reissue
 from dataporter.engine.connections import Connections
 from dataporter.engine.crew import Crew
 from dataporter.engine.issuing import Issuer
@@ -17,9 +17,6 @@ from dataporter.engine.losses import Loss, Losses
 from dataporter.fetch.tasks import Renew, Task
 
 TaskT = TypeVar("TaskT")
-
-# The issue to replace, the task to issue instead, and whether the old slot may be in use.
-Reissue: TypeAlias = tuple[int, TaskT, bool]
 
 
 def lost_by_any_worker(
@@ -81,8 +78,7 @@ class Recovery:
             self._issuer.read_replies()
             lost = self._lost_issues(dead)
             losses = [self._dismiss(worker) for worker in dead]
-            for number, task, in_use in lost:
-                self._issuer.issue(task, number, in_use=in_use)
+            self._issuer.reissue(lost)
             _, oldest = self._board.oldest
             # May raise: by now nothing is half done.
             self._losses.note([loss for loss in losses if loss.worker not in killed], oldest.task)

@@ -29,6 +29,7 @@ class Slots:
         self._arena = arena
         self._budget = budget
         self._all: dict[int, Slot] = {}
+        self._returns: dict[int, _Return] = {}
         self._pool = _Pool(budget)
         self._dropped: deque[int] = deque()  # dropped by the consumer, maybe read by a device
         self._read: deque[tuple[Mark, list[int]]] = deque()  # free once the mark has passed
@@ -51,7 +52,12 @@ class Slots:
             pool.look_at_children()
         free = pool.free or pool.bare
         number = free.pop() if free else len(self._all) + 1
-        return self._all.get(number) or self._all.setdefault(number, Slot(self._arena, number))
+        return self._all.get(number) or self._made(number)
+
+    def _made(self, number: int) -> Slot:
+        self._all[number] = slot = Slot(self._arena, number)
+        self._returns[number] = _Return(self._pool, slot, self._dropped)
+        return slot
 
     def free(self, number: int) -> None:
         """Give back a slot that was not lent."""
@@ -60,8 +66,7 @@ class Slots:
     def lend(self, slot: Slot, size: int) -> NDArray[np.uint8]:
         """Make an array over a slot. The slot is given back when array and views have died."""
         memory = slot.fresh(size)
-        dropped = None if slot.lock is None else self._dropped
-        self._pool.lent[slot.number] = weakref.ref(memory, _Return(self._pool, slot, dropped))
+        self._pool.lent[slot.number] = weakref.ref(memory, self._returns[slot.number])
         return memory
 
     def _free_what_devices_have_read(self) -> None:
@@ -117,7 +122,7 @@ class _Pool:
 
     def put_back(self, slot: Slot) -> None:
         """Take back a slot that this process does not use any more."""
-        if any(slot.number in seen for _, seen in self.children):
+        if self.children and any(slot.number in seen for _, seen in self.children):
             self.kept[slot.number] = slot
         elif len(self.free) < self._budget.most_free:
             self.free.append(slot.number)
@@ -137,11 +142,11 @@ class _Pool:
 
 
 class _Return:
-    """Returns a slot whose array has died: to `dropped` if a device may still read it."""
+    """Returns a slot whose array has died: to `dropped` if a device may still read the slot."""
 
     __slots__ = ("_dropped", "_pool", "_slot")
 
-    def __init__(self, pool: _Pool, slot: Slot, dropped: deque[int] | None) -> None:
+    def __init__(self, pool: _Pool, slot: Slot, dropped: deque[int]) -> None:
         self._pool, self._slot, self._dropped = pool, slot, dropped
 
     def __call__(self, _: object) -> None:
@@ -149,7 +154,7 @@ class _Return:
         if not pool.is_ours:
             return  # in a forked child; its parent may still use the slot
         del pool.lent[self._slot.number]
-        if self._dropped is None:
+        if self._slot.lock is None:
             pool.put_back(self._slot)
         else:
             note_stream()

@@ -43,14 +43,14 @@ class Taker:
         """Seconds that the consumer has waited for the last result."""
         return (self._there - self._asked) / 1e9
 
-    def note_asked(self) -> None:
-        """Note that the consumer asks for a batch."""
+    def note_asked(self, num_ready: int) -> None:
+        """Note that the consumer asks for a batch, and how many are ready."""
         self._asked = monotonic_ns()
-
-    def note_there(self, num_ready: int) -> None:
-        """Note that the batch is there, and how many were when it was asked for."""
-        self._there = monotonic_ns()
         self._num_ready = num_ready
+
+    def note_there(self) -> None:
+        """Note that the batch is there."""
+        self._there = monotonic_ns()
 
     def take(self, issue: Issue[Task]) -> Any:
         """Rebuild a batch. Its slot is free again when the last part of the batch dies."""
