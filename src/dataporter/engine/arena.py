@@ -42,9 +42,19 @@ _ALIGNMENT = 64
 def create_arena() -> int:
     """Make an arena and return its descriptor."""
     descriptor = _memfd()
-    if descriptor is not None:
-        os.truncate(descriptor, _MEMFD_SIZE)
-        return descriptor
+    if descriptor is None:
+        return _temporary_file()
+    os.truncate(descriptor, _MEMFD_SIZE)
+    return descriptor
+
+
+def anonymous_file() -> int:
+    """Make an empty file without a name, in memory if possible, and return its descriptor."""
+    descriptor = _memfd()
+    return _temporary_file() if descriptor is None else descriptor
+
+
+def _temporary_file() -> int:
     descriptor, path = tempfile.mkstemp(prefix="dataporter")
     os.unlink(path)  # noqa: PTH108  a descriptor is all that is kept
     return descriptor

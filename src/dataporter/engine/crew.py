@@ -20,6 +20,7 @@ from dataporter.engine.leaving import (
     look_after_leavers,
     watch,
 )
+from dataporter.engine.sending import Bulk
 from dataporter.engine.starting import signals_delayed, start_worker
 from dataporter.engine.worker import IN_HAND, Duty
 from dataporter.engine.worker_options import WorkerOptions
@@ -45,6 +46,8 @@ class Crew:
         self._context: Any = options.context
         if not hasattr(options.context, "Process"):
             self._context = multiprocessing.get_context(options.context)
+        # The file by which workers that are not forked share the dataset's large buffers.
+        self._bulk = None if self._context.get_start_method() == "fork" else Bulk()
         self._workers: list[BaseProcess | None] = [None] * options.num_workers
         self.wanted = min(2, options.num_workers) if options.adapts else options.num_workers
         self._retiring = 0  # workers that were told to end and have not yet
@@ -83,7 +86,8 @@ class Crew:
         )
         self._in_hand[worker] = _STARTING
         with signals_delayed(self._context):
-            process = start_worker(self._context, duty, self._connections.of_worker(worker))
+            wiring = self._connections.of_worker(worker)
+            process = start_worker(self._context, duty, wiring, self._bulk)
             self._workers[worker] = process
             self._watched[worker] = watched = watch(process)
             for poll in (self._poll, self._deaths):
@@ -172,6 +176,8 @@ class Crew:
             if process is not None and watched != process.sentinel:
                 os.close(watched)
         self._watched.clear()
+        if self._bulk is not None:
+            self._bulk.close()
         for worker, process in enumerate(self._workers):
             if process is not None:
                 hangs = self.is_late and self.issue_of(worker) != 0

@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from dataporter.engine.arena import anonymous_file
 from dataporter.engine.connections import open_descriptors
+from dataporter.engine.sending import Bulk, Place, load, mapped
 from dataporter.engine.signals import IGNORED, delayed
 from dataporter.engine.worker import Duty, Wiring, work
 from dataporter.errors import OptionError, WorkerStartError
@@ -31,20 +32,23 @@ def signals_delayed(context: Any) -> AbstractContextManager[None]:
     return delayed({*IGNORED, signal.SIGALRM})
 
 
-def start_worker(context: Any, duty: Duty, wiring: Wiring) -> BaseProcess:
-    """Start a worker by the method of a multiprocessing context."""
-    method = context.get_start_method()
+def start_worker(context: Any, duty: Duty, wiring: Wiring, bulk: Bulk | None) -> BaseProcess:
+    """Start a worker by the method of a multiprocessing context.
+
+    `bulk` is the file for large buffers of the dataset; None if the worker is forked.
+    """
     # A parent's death is signalled when the thread dies that forked: only the main thread will do.
     parent = os.getpid() if threading.current_thread() is threading.main_thread() else None
-    target: Callable[..., None] = _work_sent
-    arguments: tuple[Any, ...] = (duty.worker, _SentDuty(duty, method), _SentWiring(wiring), parent)
-    if method == "fork":
-        target, arguments = _work_forked, (duty, wiring, parent)
-    process: BaseProcess = context.Process(
-        target=target, args=arguments, name=f"dataporter worker {duty.worker}", daemon=True
-    )
+    if bulk is None:
+        process = _process(context, duty.worker, _work_forked, (duty, wiring, parent))
+        process.start()
+        return process
+    method = context.get_start_method()
     if method == "forkserver":
         _preload()
+    sent = _SentDuty(duty, method, bulk)
+    arguments = (duty.worker, sent, _SentWiring(wiring), parent)
+    process = _process(context, duty.worker, _work_sent, arguments)
     try:
         process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -54,6 +58,14 @@ def start_worker(context: Any, duty: Duty, wiring: Wiring) -> BaseProcess:
             "multiprocessing_context='fork'."
         )
         raise OptionError(msg) from error
+    finally:
+        sent.close()
+    return process
+
+
+def _process(context: Any, worker: int, target: Callable[..., None], arguments: Any) -> BaseProcess:
+    name = f"dataporter worker {worker}"
+    process: BaseProcess = context.Process(target=target, args=arguments, name=name, daemon=True)
     return process
 
 
@@ -76,25 +88,41 @@ def _received(arena: Any, issues: Any, replies: Any) -> Wiring:
 class _SentDuty:
     """A duty on its way into a process that does not inherit it."""
 
-    def __init__(self, duty: Duty, method: str) -> None:
+    def __init__(self, duty: Duty, method: str, bulk: Bulk) -> None:
         self._duty = duty
         self._method = method
+        self._bulk = bulk
+        self._pickled = anonymous_file()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Packed apart, so that the worker unpacks it when it can already report errors.
-        return _ReceivedDuty, (bytes(ForkingPickler.dumps(self._duty)), self._method)
+        from multiprocessing.reduction import DupFd  # noqa: PLC0415  Windows has none
+
+        # Pickled apart, so that the worker rebuilds it when it can already report errors; and
+        # here, since descriptors among its parts can be sent only while a process is started.
+        with open(self._pickled, "wb", closefd=False) as stream:  # noqa: PTH123  a descriptor
+            places = self._bulk.dump(self._duty, stream)
+        bulk = DupFd(self._bulk.descriptor) if places else None
+        return _ReceivedDuty, (DupFd(self._pickled), bulk, places, self._method)
+
+    def close(self) -> None:
+        """Close the file of the pickle. The worker has its own descriptor."""
+        os.close(self._pickled)
 
 
 class _ReceivedDuty:
-    """A duty as it arrived. Calling it unpacks the duty."""
+    """A duty as it arrived. Calling it rebuilds the duty."""
 
-    def __init__(self, packed: bytes, method: str) -> None:
-        self._packed = packed
+    def __init__(self, pickled: Any, bulk: Any, places: list[Place], method: str) -> None:
+        self._pickled = pickled.detach()
+        self._bulk = None if bulk is None else bulk.detach()
+        self._places = places
         self._method = method
 
     def __call__(self) -> Duty:
         try:
-            duty: Duty = pickle.loads(self._packed)  # noqa: S301  from the parent process
+            with mapped(self._pickled) as pickled:
+                bulk = None if self._bulk is None else memoryview(mapped(self._bulk))
+                duty: Duty = load(pickled, self._places, bulk)
         except Exception as error:
             msg = (
                 f"a worker started by {self._method!r} cannot rebuild the dataset or a function "
@@ -103,6 +131,10 @@ class _ReceivedDuty:
                 "multiprocessing_context='fork'."
             )
             raise WorkerStartError(msg) from error
+        finally:
+            for descriptor in (self._pickled, self._bulk):  # mappings have their own
+                if descriptor is not None:
+                    os.close(descriptor)
         return duty
 
 

@@ -1,0 +1,119 @@
+"""Objects on their way into a process that does not inherit them.
+
+    object ──▶ pickle: a file of its own ─────────────────────────▶ unpickled in one process
+         └───▶ large buffers: one file for all processes ─────────▶ mapped by each
+
+An array of gigabytes is copied once, however many processes it is sent to, and takes its memory
+once. A process that changes such an array changes a copy of its own, page by page. Buffers are
+those of pickle's protocol 5: NumPy's arrays and all that is made of them. Tensors are shared by
+torch itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import mmap
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dataporter.engine.arena import anonymous_file
+from dataporter.engine.libc import libc
+
+_LARGE = 2**16  # bytes; smaller buffers stay in the pickle
+_MOST_WRITTEN = 2**30  # bytes at a time
+
+Place: TypeAlias = tuple[int, int]  # offset and size of a buffer
+
+
+class Bulk:
+    """The file of large buffers. A buffer that was placed before is not copied again.
+
+    >>> bulk, array = Bulk(), np.arange(100_000)
+    >>> first, again = io.BytesIO(), io.BytesIO()
+    >>> places = bulk.dump(array, first)
+    >>> bulk.dump(array, again) == places
+    True
+    >>> with mapped(bulk.descriptor) as memory:
+    ...     bool((load(first.getvalue(), places, memoryview(memory).toreadonly()) == array).all())
+    True
+    >>> bulk.close()
+    """
+
+    def __init__(self) -> None:
+        self.descriptor = anonymous_file()
+        self._places: list[Place] = []  # of the object that was sent last
+        self._end = 0
+
+    def dump(self, thing: Any, stream: Any) -> list[Place]:
+        """Pickle an object into `stream`. Returns the places of its large buffers."""
+        before, places = iter(self._places), list[Place]()
+
+        def keeps_in_pickle(buffer: pickle.PickleBuffer) -> bool:
+            with buffer.raw() as raw:
+                if len(raw) < _LARGE:
+                    return True
+                known = next(before, None)
+                places.append(known if known and self._has(known, raw) else self._placed(raw))
+                return False
+
+        _Pickler(stream, keeps_in_pickle).dump(thing)
+        self._places = places
+        return places
+
+    def _has(self, place: Place, raw: memoryview) -> bool:
+        """Tell whether these bytes lie at a place. An object sent again has the same buffers."""
+        offset, size = place
+        if size != len(raw):
+            return False
+        with mapped(self.descriptor) as memory:
+            here = ctypes.c_char.from_buffer(memory, offset)
+            there = np.frombuffer(raw, np.uint8).ctypes.data
+            same: bool = libc.memcmp(ctypes.addressof(here), there, size) == 0
+            del here  # it would keep the mapping from being closed
+        return same
+
+    def _placed(self, raw: memoryview) -> Place:
+        offset = -(-self._end // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._end = end = offset
+        # Not through a mapping, which the system would have to set up page by page.
+        while end < offset + len(raw):
+            start = end - offset
+            end += os.pwrite(self.descriptor, raw[start : start + _MOST_WRITTEN], end)
+        self._end = end
+        return offset, len(raw)
+
+    def close(self) -> None:
+        """Close the file. Processes that have mapped it keep their memory."""
+        os.close(self.descriptor)
+
+
+if libc is not None:
+    libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+class _Pickler(ForkingPickler):
+    """A pickler with the reducers of `multiprocessing`, and buffers outside of the pickle."""
+
+    def __init__(self, stream: Any, keeps_in_pickle: Callable[[pickle.PickleBuffer], bool]) -> None:
+        super().__init__(stream, 5)
+        reducers = self.dispatch_table
+        # Once more: ForkingPickler does not hand on the callback.
+        pickle.Pickler.__init__(self, stream, 5, buffer_callback=keeps_in_pickle)
+        self.dispatch_table = reducers
+
+
+def load(pickled: Any, places: Iterable[Place], bulk: memoryview | None) -> Any:
+    """Rebuild an object. Its large buffers stay in `bulk`."""
+    buffers = [] if bulk is None else [bulk[start : start + size] for start, size in places]
+    return pickle.loads(pickled, buffers=buffers)  # noqa: S301  from the parent process
+
+
+def mapped(descriptor: int) -> mmap.mmap:
+    """Map a whole file. Writes to the mapping stay in this process."""
+    return mmap.mmap(descriptor, 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
