@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
-from dataporter.engine.signals import delayed
+from dataporter.engine.signals import EVERY_SIGNAL, delayed
 
 # Seconds that a worker gets to finish the batch in hand. Nobody will see that batch, but the
 # dataset may hold a lock or be writing to a file. torch's loader waits as long.
@@ -96,7 +96,7 @@ def _part_with(process: BaseProcess) -> None:
 
     Left to its finalizer, an interrupt there would be swallowed, and they would stay open.
     """
-    with delayed(signal.valid_signals()):
+    with delayed(EVERY_SIGNAL):
         forget(process)
         process.close()
 
@@ -115,7 +115,7 @@ def await_leavers(processes: Iterable[BaseProcess], seconds: float) -> None:
     """Wait a moment for leaving workers that have no batch in hand."""
     deadline = time.monotonic() + seconds
     # Signals wait as long: interrupted halfway, it would leave descriptors open.
-    with delayed(signal.valid_signals()), contextlib.ExitStack() as opened:
+    with delayed(EVERY_SIGNAL), contextlib.ExitStack() as opened:
         poll, left = select.poll(), 0
         for process in processes:
             if process in _leaving and process.is_alive():

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 import weakref
@@ -29,7 +28,7 @@ from dataporter.engine.losses import Losses
 from dataporter.engine.pace import Pace
 from dataporter.engine.recovery import Recovery
 from dataporter.engine.results import Results
-from dataporter.engine.signals import delayed
+from dataporter.engine.signals import EVERY_SIGNAL, delayed
 from dataporter.engine.slots import Slots
 from dataporter.engine.taking import Taker
 from dataporter.engine.wire import UNREADY
@@ -48,7 +47,7 @@ class ProcessEngine:
 
     def __init__(self, fetch: Fetches, options: WorkerOptions) -> None:
         # Interrupted halfway, it would leave descriptors open.
-        with delayed(signal.valid_signals()):
+        with delayed(EVERY_SIGNAL):
             self._fetch = fetch
             self._options = options
             self._owner = os.getpid()
@@ -92,7 +91,7 @@ class ProcessEngine:
 
     def close(self) -> None:
         """Let the workers go."""
-        with delayed(signal.valid_signals()):
+        with delayed(EVERY_SIGNAL):
             if self._close.detach() is not None:
                 _close(self._owner, self._crew, self._connections)
 
@@ -234,7 +233,7 @@ def _close(owner: int, crew: Crew, connections: Connections, *, waits: bool = Fa
     """Tell the workers to end. If `waits`, wait a moment, since nobody else will."""
     if os.getpid() != owner:
         return  # a forked child inherits the object, not the engine
-    with delayed(signal.valid_signals()):
+    with delayed(EVERY_SIGNAL):
         connections.stop_all(crew.size)
         crew.leave()
         connections.close()
