@@ -81,6 +81,8 @@ def shuffled() -> RandomSampler:
         ({"dataset": Stream(), "on_error": "skip"}, OptionError, "leave samples out itself"),
         ({"dataset": Stream(), "lanes": 0}, OptionError, "lanes"),
         ({"dataset": Stream(), "snapshot_every_n_steps": 0}, OptionError, "snapshot_every_n_steps"),
+        ({"prefetch_bytes": -1}, OptionError, "prefetch_bytes must be at least 0, found -1"),
+        ({"prefetch_bytes": 1e9}, OptionTypeError, "prefetch_bytes must be an int, found float"),
         ({"lanes": 2}, OptionError, "needs no lanes"),
         ({"dataset": NoLength()}, OptionTypeError, "no length"),
         ({"sampler": ResumableSampler(10, seed=1), "seed": 2}, OptionError, "seed=1"),

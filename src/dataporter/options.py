@@ -29,7 +29,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from dataporter.arguments import check_int, did_you_mean
-from dataporter.engine import can_start_workers, usable_cores
+from dataporter.engine import PREFETCH_BYTES, can_start_workers, usable_cores
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import Tail
 from dataporter.samplers import ResumableSampler
@@ -105,6 +105,7 @@ class LoaderOptions(Generic[Sample_co]):
     engine: str | None = None
     on_error: str = "raise"
     max_restarts: int = 3
+    prefetch_bytes: int = PREFETCH_BYTES
     lanes: int | None = None
     snapshot_every_n_steps: int = 1
     device: str | torch.device | None = None
@@ -378,6 +379,7 @@ def _check_workers(options: LoaderOptions[Any]) -> None:
         raise OptionError(msg)
     if options.prefetch_factor is not None:
         check_int("prefetch_factor", options.prefetch_factor, least=1)
+    check_int("prefetch_bytes", options.prefetch_bytes, least=0)
     if num_workers == 0 and options.persistent_workers:
         msg = "persistent_workers=True needs workers, found num_workers=0. Set one or the other."
         raise OptionError(msg)

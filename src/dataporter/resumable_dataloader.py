@@ -80,6 +80,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
       batch, listed in `skipped` and logged; positions count as if it were there.
     - `max_restarts`: how many workers are replaced that die of the same batch, or one after
       another with no batch delivered in between.
+    - `prefetch_bytes`: the memory for batches ahead beyond `num_workers * prefetch_factor`,
+      which worker processes fetch while the consumer waits. 0 never fetches more than those.
     - `device`: the device that batches are delivered on, by name or as a torch.device. They are
       copied ahead, from page-locked memory, in a stream of their own. 'cuda' is the current
       device (or that of LOCAL_RANK, if none was made current).

@@ -58,6 +58,7 @@ def worker_options(
         num_workers=min(loader.num_workers, 1) if in_one_thread else loader.num_workers,
         adapts=options.adapts,
         prefetch_factor=loader.prefetch_factor or 2,
+        prefetch_bytes=options.prefetch_bytes,
         timeout=loader.timeout,
         init=None if has_lanes else loader.worker_init_fn,
         context=loader.multiprocessing_context,

@@ -1,17 +1,18 @@
 """The budget: how many tasks are ahead, and how much memory slots keep."""
 
+from typing import Any
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dataporter.engine import budget as limits
 from dataporter.engine.budget import Budget
 from dataporter.engine.wire import ISSUE
 
 PIPE = 2**16  # bytes that a pipe holds
 
 
-def made(prefetch: int = 2, workers: int = 4, size: int = 0, **options: bool) -> Budget:
+def made(prefetch: int = 2, workers: int = 4, size: int = 0, **options: Any) -> Budget:
     budget = Budget(prefetch, workers, **options)
     budget.note_size(size)
     return budget
@@ -33,6 +34,11 @@ def test_a_budget_that_does_not_grow_stays_as_it_usually_is():
 @pytest.mark.parametrize(("mebibytes", "expected"), [(8, (32, 32)), (16, (16, 16)), (64, (8, 8))])
 def test_large_batches_take_at_most_so_many_bytes_but_the_usual_number_stays(mebibytes, expected):
     assert made(size=mebibytes * 2**20).waiting[:2] == expected
+
+
+def test_without_bytes_the_usual_number_is_never_exceeded():
+    budget = made(size=1000, most_bytes=0)
+    assert budget.waiting == budget.usual
 
 
 def test_the_largest_batch_counts():
@@ -67,10 +73,11 @@ def test_slots_of_small_batches_share_a_mark_and_those_of_large_ones_do_not():
     prefetch=st.integers(1, 1000),
     workers=st.integers(1, 1000),
     size=st.integers(0, 2**40),
+    most_bytes=st.integers(0, 2**40),
     grows=st.booleans(),
 )
-def test_limits_hold_whatever_is_asked_for(prefetch, workers, size, grows):
-    budget = made(prefetch, workers, size, grows=grows)
+def test_limits_hold_whatever_is_asked_for(prefetch, workers, size, most_bytes, grows):
+    budget = made(prefetch, workers, size, most_bytes=most_bytes, grows=grows)
     assert 1 <= budget.usual.unfinished <= budget.waiting.unfinished <= budget.waiting.ahead
     assert budget.usual.ahead <= budget.waiting.ahead
     for each in (budget.usual, budget.waiting):  # else nothing would ever be issued
@@ -78,7 +85,7 @@ def test_limits_hold_whatever_is_asked_for(prefetch, workers, size, grows):
     # Issuing never blocks, since the pipe has room for all of them.
     assert budget.waiting.ahead * ISSUE.size < PIPE
     if budget.waiting.ahead > budget.usual.ahead:
-        assert budget.waiting.ahead * size <= limits.AHEAD_BYTES
+        assert budget.waiting.ahead * size <= most_bytes
     # What is ahead and what devices read finds room among the slots that keep their memory.
     assert budget.most_free > budget.usual.ahead + budget.most_read
     assert budget.most_read >= 1

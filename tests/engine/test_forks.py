@@ -91,9 +91,8 @@ class Large(Ids):
         return torch.full((256, 1024), float(index))  # 1 MiB
 
 
-def test_what_a_child_lets_go_of_stays_with_its_parent(monkeypatch):
-    monkeypatch.setattr("dataporter.engine.budget.AHEAD_BYTES", 2**21)
-    loader = ResumableDataLoader(Large(40), 2, num_workers=2)
+def test_what_a_child_lets_go_of_stays_with_its_parent():
+    loader = ResumableDataLoader(Large(40), 2, num_workers=2, prefetch_bytes=2**21)
     held = list(loader)
     pid = os.fork()
     if pid == 0:

@@ -2,10 +2,13 @@
 
 import os
 
+import pytest
 import torch
 from support import Ids
+from watching import until
 
 from dataporter import ResumableDataLoader
+from dataporter.errors import WorkerTimeoutError
 
 
 class Large(Ids):
@@ -18,10 +21,9 @@ def megabytes(loader: ResumableDataLoader) -> float:
     return os.fstat(loader._runner._kept._connections.arena).st_blocks * 512 / 2**20
 
 
-def test_memory_of_batches_that_were_kept_and_let_go_is_given_back(monkeypatch):
-    monkeypatch.setattr("dataporter.engine.budget.AHEAD_BYTES", 2**24)
+def test_memory_of_batches_that_were_kept_and_let_go_is_given_back():
     loader = ResumableDataLoader(
-        Large(80), 2, seed=1, num_workers=2, prefetch_factor=2, persistent_workers=True
+        Large(80), 2, seed=1, num_workers=2, persistent_workers=True, prefetch_bytes=2**24
     )
     kept = list(loader)
     assert megabytes(loader) >= 80
@@ -35,12 +37,51 @@ def test_memory_of_batches_that_were_kept_and_let_go_is_given_back(monkeypatch):
 
 
 def test_an_epoch_ends_without_giving_memory_back_that_the_next_one_needs(monkeypatch):
-    monkeypatch.setattr("dataporter.engine.budget.AHEAD_BYTES", 2**21)
     given_back = []
     monkeypatch.setattr("dataporter.engine.arena.Slot.forget", given_back.append)
-    loader = ResumableDataLoader(Large(40), 2, num_workers=2, persistent_workers=True)
+    loader = ResumableDataLoader(
+        Large(40), 2, num_workers=2, persistent_workers=True, prefetch_bytes=2**21
+    )
     last = None
     for _ in range(3):
         for batch in loader:
             last = batch, last and last[0]  # and the one before it
     assert not given_back
+
+
+class SlowFirst(Ids):
+    """Reading sample 0 waits until another process writes into a pipe."""
+
+    def __init__(self, length: int, released: int) -> None:
+        super().__init__(length)
+        self._released = released
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 0:
+            os.read(self._released, 1)
+        return torch.full((1024,), float(index))
+
+
+@pytest.mark.parametrize(
+    ("prefetch_bytes", "most"),
+    [(0, 4), (10 * 2**13, 9), (2**28, 64)],  # a batch takes 8 KiB and its outline
+)
+def test_as_many_batches_are_behind_a_slow_one_as_the_bytes_allow(prefetch_bytes, most):
+    released, release = os.pipe()
+    options = {"num_workers": 2, "persistent_workers": True, "prefetch_bytes": prefetch_bytes}
+    loader = ResumableDataLoader(SlowFirst(400, released), 2, timeout=0.1, **options)
+    batches = iter(loader)
+    engine = loader._runner._kept
+
+    def all_others_are_ready() -> bool:
+        with pytest.raises(WorkerTimeoutError):
+            next(batches)
+        return engine._board.unfinished == 1
+
+    until(all_others_are_ready)
+    # Tasks are issued several at a time, so a few may be missing.
+    assert most - engine._budget.waiting.together < len(engine._board) <= most
+    os.write(release, b".")
+    assert [int(batch[0, 0]) for batch in batches] == list(range(0, 400, 2))
+    os.close(released)
+    os.close(release)

@@ -5,12 +5,14 @@ in threads. From any of them, `device` brings batches to a device. `runner` choo
 a loader. An engine knows nothing of orders and states.
 """
 
+from dataporter.engine.budget import PREFETCH_BYTES
 from dataporter.engine.cores import usable_cores
 from dataporter.engine.results import Results
 from dataporter.engine.runner import Runner
 from dataporter.engine.worker_options import WorkerOptions, can_start_workers
 
 __all__ = [
+    "PREFETCH_BYTES",
     "Results",
     "Runner",
     "WorkerOptions",

@@ -3,7 +3,7 @@
 Usually `num_workers * prefetch_factor` batches are fetched ahead. While the consumer waits, more
 are: 4 times as many may be unfinished, so that no worker runs out of work, and 16 times as many
 may be ahead in all, so that no worker stops behind a slow batch. All of them together take at most
-256 MiB, unless the usual number takes more.
+`most_bytes`, unless the usual number takes more.
 
 Tasks are issued several at a time, since every message may have to wake up a worker. The usual
 number still leaves one for each worker until the next message.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 AHEAD_WHILE_WAITING = 16  # times the usual number
 UNFINISHED_WHILE_WAITING = 4  # likewise
-AHEAD_BYTES = 2**28
+PREFETCH_BYTES = 2**28  # what batches ahead may take, unless the user says otherwise
 MOST_ISSUED = 1024  # messages; far fewer than a pipe holds, so that issuing never blocks
 MOST_LENT = 2**13  # slots; each is a mapping, and a process may have 65,530 of them
 
@@ -40,6 +40,8 @@ class Limits(NamedTuple):
 class Budget:
     """Limits for one engine. `grows` says whether more is fetched while the consumer waits.
 
+    `most_bytes` limits what is fetched beyond the usual number, and what devices may be reading.
+
     >>> budget = Budget(prefetch_factor=2, workers=4)
     >>> budget.usual == budget.waiting == Limits(ahead=8, unfinished=8, together=4)
     True
@@ -48,7 +50,15 @@ class Budget:
     Limits(ahead=128, unfinished=32, together=8)
     """
 
-    def __init__(self, prefetch_factor: int, workers: int, *, grows: bool = True) -> None:
+    def __init__(
+        self,
+        prefetch_factor: int,
+        workers: int,
+        *,
+        most_bytes: int = PREFETCH_BYTES,
+        grows: bool = True,
+    ) -> None:
+        self._most_bytes = most_bytes
         self._prefetch_factor = prefetch_factor
         self._workers = workers
         self._grows = grows
@@ -75,8 +85,8 @@ class Budget:
         self.most_read = depth
         self.marked_together = 1  # slots that share a mark
         if self._largest:
-            room = max(AHEAD_BYTES // self._largest, depth)
-            self.most_read = max(AHEAD_BYTES // self._largest, _LEAST_READ)
+            room = max(self._most_bytes // self._largest, depth)
+            self.most_read = max(self._most_bytes // self._largest, _LEAST_READ)
             self.marked_together = max(1, min(_MOST_MARKED, _MARKED_BYTES // self._largest))
             if self._grows:
                 unfinished = min(depth * UNFINISHED_WHILE_WAITING, room)

@@ -56,8 +56,12 @@ class ProcessEngine:
             self._poll = select.poll()
             self._poll.register(connections.replies, select.POLLIN)
             self._crew = crew = Crew(fetch, options, connections, self._poll)
-            grows = not options.has_places
-            self._budget = Budget(options.prefetch_factor, crew.wanted, grows=grows)
+            self._budget = Budget(
+                options.prefetch_factor,
+                crew.wanted,
+                most_bytes=options.prefetch_bytes,
+                grows=not options.has_places,
+            )
             slots = Slots(connections.arena, self._budget)
             self._board: Board[Task] = Board(slots.free, in_order=options.in_order)
             self._issuer = Issuer(self._board, self._budget, slots, connections)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dataporter.engine.budget import PREFETCH_BYTES
 from dataporter.engine.libc import libc
 
 
@@ -17,6 +18,7 @@ class WorkerOptions:
     num_workers: int
     adapts: bool = False  # the number of workers follows the consumer's speed
     prefetch_factor: int = 2
+    prefetch_bytes: int = PREFETCH_BYTES
     timeout: float = 0
     init: Callable[[int], None] | None = None
     context: Any = None
