@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from dataporter.engine import budget as limits
 from dataporter.engine.budget import Budget
 from dataporter.engine.wire import ISSUE
 
@@ -28,7 +29,8 @@ def test_while_the_consumer_waits_more_is_ahead_once_the_size_of_a_batch_is_know
 
 
 def test_a_budget_that_does_not_grow_stays_as_it_usually_is():
-    assert made(size=1000, grows=False).waiting[:2] == (8, 8)
+    budget = made(size=1000, grows=False)
+    assert budget.waiting == budget.usual
 
 
 @pytest.mark.parametrize(("mebibytes", "expected"), [(8, (32, 32)), (16, (16, 16)), (64, (8, 8))])
@@ -50,16 +52,18 @@ def test_the_largest_batch_counts():
 def test_more_workers_have_more_ahead():
     budget = made(workers=2, size=1000)
     budget.note_workers(3)
-    assert budget.usual[:2] == (6, 6)
+    assert budget.usual == (6 + 2, 6 + 2, 3)
     assert budget.waiting[:2] == (96, 24)
 
 
-def test_tasks_are_issued_together_as_long_as_every_worker_has_one_meanwhile():
-    assert made(prefetch=1, workers=4).usual.together == 1
-    assert made(prefetch=2, workers=1).usual.together == 1
-    assert made(prefetch=2, workers=4).usual.together == 4
-    assert made(prefetch=2, workers=32).usual.together == 8
-    assert made(prefetch=2, workers=4, size=1000).waiting.together == 8
+def test_tasks_are_issued_together_if_the_bytes_allow_it_and_fewer_are_never_ahead():
+    assert made(workers=4).usual == (8, 8, 1)
+    assert made(workers=4, size=1000).usual == (8 + 3, 8 + 3, 4)
+    assert made(workers=32, size=1000).usual == (64 + 7, 64 + 7, 8)
+    assert made(workers=1, prefetch=1, size=1000).usual == (1, 1, 1)
+    assert made(workers=4, size=2**28 // 9).usual == (8 + 1, 8 + 1, 2)
+    assert made(workers=4, size=2**28).usual == (8, 8, 1)
+    assert made(workers=4, size=1000).waiting.together == 8
 
 
 def test_slots_of_small_batches_share_a_mark_and_those_of_large_ones_do_not():
@@ -80,8 +84,12 @@ def test_limits_hold_whatever_is_asked_for(prefetch, workers, size, most_bytes, 
     budget = made(prefetch, workers, size, most_bytes=most_bytes, grows=grows)
     assert 1 <= budget.usual.unfinished <= budget.waiting.unfinished <= budget.waiting.ahead
     assert budget.usual.ahead <= budget.waiting.ahead
-    for each in (budget.usual, budget.waiting):  # else nothing would ever be issued
-        assert 1 <= each.together <= each.unfinished
+    depth = min(prefetch * workers, limits.MOST_ISSUED // limits.AHEAD_WHILE_WAITING)
+    # Those that may be issued now are issued as soon as fewer than usual are ahead.
+    assert budget.usual.ahead - budget.usual.together + 1 == depth
+    assert 1 <= budget.waiting.together <= budget.waiting.unfinished
+    if budget.usual.ahead > depth:
+        assert budget.usual.ahead * size <= most_bytes
     # Issuing never blocks, since the pipe has room for all of them.
     assert budget.waiting.ahead * ISSUE.size < PIPE
     if budget.waiting.ahead > budget.usual.ahead:

@@ -33,7 +33,7 @@ def test_memory_of_batches_that_were_kept_and_let_go_is_given_back():
     for _ in loader:
         pass
     # Slots of 2 MiB: 16 MiB of free ones, as many more as are fetched ahead, a few delivered.
-    assert megabytes(loader) <= 16 + 2 * (4 + 4) + 2
+    assert megabytes(loader) <= 16 + 2 * (5 + 4) + 2
 
 
 def test_an_epoch_ends_without_giving_memory_back_that_the_next_one_needs(monkeypatch):

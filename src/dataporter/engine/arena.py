@@ -126,7 +126,8 @@ class Slot:
             self._map = _mapped(self._descriptor, length, offset)
             self.address = ctypes.addressof(self._map)
             # By way of NumPy: a view of a ctypes array cannot be assigned bytes.
-            self.bytes = memoryview(np.frombuffer(self._map, np.uint8))
+            array: Any = np.frombuffer(self._map, np.uint8)
+            self.bytes = memoryview(array)
             self.lock = None  # the lock of the earlier mapping ends with that mapping
             self.populated = 0
         return self.bytes

@@ -5,8 +5,8 @@ are: 4 times as many may be unfinished, so that no worker runs out of work, and 
 may be ahead in all, so that no worker stops behind a slow batch. All of them together take at most
 `most_bytes`, unless the usual number takes more.
 
-Tasks are issued several at a time, since every message may have to wake up a worker. The usual
-number still leaves one for each worker until the next message.
+Tasks are issued several at a time, since every message may have to wake up a worker. So up to 7
+more than the usual number may be ahead, if the bytes allow it; fewer never are.
 
 Pure arithmetic: it is redone only when a batch is larger than all before it, or the number of
 workers changes.
@@ -43,11 +43,11 @@ class Budget:
     `most_bytes` limits what is fetched beyond the usual number, and what devices may be reading.
 
     >>> budget = Budget(prefetch_factor=2, workers=4)
-    >>> budget.usual == budget.waiting == Limits(ahead=8, unfinished=8, together=4)
+    >>> budget.usual == budget.waiting == Limits(ahead=8, unfinished=8, together=1)
     True
     >>> budget.note_size(2**20)  # now the size of a batch is known
-    >>> budget.waiting
-    Limits(ahead=128, unfinished=32, together=8)
+    >>> budget.usual, budget.waiting
+    (Limits(ahead=11, unfinished=11, together=4), Limits(ahead=128, unfinished=32, together=8))
     """
 
     def __init__(
@@ -79,8 +79,7 @@ class Budget:
 
     def _calculate(self) -> None:
         depth = min(self._workers * self._prefetch_factor, MOST_ISSUED // AHEAD_WHILE_WAITING)
-        together = max(1, min(depth - self._workers, _MOST_TOGETHER))
-        self.usual = self.waiting = Limits(depth, depth, together)
+        self.usual = self.waiting = Limits(depth, depth, together=1)
         # Slots that devices may be reading before the host waits for them.
         self.most_read = depth
         self.marked_together = 1  # slots that share a mark
@@ -88,14 +87,17 @@ class Budget:
             room = max(self._most_bytes // self._largest, depth)
             self.most_read = max(self._most_bytes // self._largest, _LEAST_READ)
             self.marked_together = max(1, min(_MOST_MARKED, _MARKED_BYTES // self._largest))
-            if self._grows:
+            together = max(1, min(depth // 2, room - depth + 1, _MOST_TOGETHER))
+            ahead = depth + together - 1
+            self.usual = self.waiting = Limits(ahead, ahead, together)
+            if self._grows and room > ahead:
                 unfinished = min(depth * UNFINISHED_WHILE_WAITING, room)
                 self.waiting = Limits(
                     ahead=min(depth * AHEAD_WHILE_WAITING, room),
                     unfinished=unfinished,
-                    together=max(together, min(unfinished // 4, _MOST_TOGETHER)),
+                    together=max(1, min(unfinished // 4, _MOST_TOGETHER)),
                 )
         # Free slots that keep their memory: as many as are in use at most (fetched ahead, read by
         # devices, delivered). With fewer, the end of a pass would give memory back that the next
         # pass has to ask for again.
-        self.most_free = depth + self.most_read + _DELIVERED
+        self.most_free = self.usual.ahead + self.most_read + _DELIVERED

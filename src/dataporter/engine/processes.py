@@ -119,20 +119,15 @@ class ProcessEngine:
 
     def _deliver(self, tasks: Iterator[Task], *, then_close: bool) -> Iterator[Any]:
         pace = Pace(self._options.num_workers) if self._options.adapts else None
-        is_timed = pace is not None or self._fetch.timing is not None
+        take = self._take if pace is None and self._fetch.timing is None else self._take_timed
         try:
             yield None
             while self._board:
-                if is_timed:
-                    self._issuer.read_replies()
-                    self._taker.note_asked(self._board.num_ready)
-                issue = self._board.take() or self._awaited_issue(tasks)
+                issue = take(tasks)
                 if issue is None:
                     # Handed on, not raised: the run goes on, and the next call waits again.
                     yield self._late()
                     continue
-                if is_timed:
-                    self._taker.note_there()
                 if pace is not None:
                     self._adapt(pace.note(self._taker.waited, self._crew.wanted))
                 self._losses.note_delivery(issue.task)
@@ -155,25 +150,40 @@ class ProcessEngine:
                 if then_close:
                     self.close()
 
-    def _awaited_issue(self, tasks: Iterator[Task]) -> Issue[Task] | None:
-        """Wait for the next issue that may be delivered, and take it off the board.
+    def _take_timed(self, tasks: Iterator[Task]) -> Issue[Task] | None:
+        """Take the next issue likewise, and note the times."""
+        self._issuer.read_replies()
+        self._taker.note_asked(self._board.num_ready)
+        issue = self._take(tasks)
+        self._taker.note_there()
+        return issue
+
+    def _take(self, tasks: Iterator[Task]) -> Issue[Task] | None:
+        """Take the next issue that may be delivered off the board, as soon as it has a reply.
 
         None if that takes longer than the timeout; then nothing has changed.
         """
+        if not self._board.is_next_ready():
+            self._await_reply(tasks)
+        issue = self._board.take()
+        if issue is not None:
+            self._crew.is_late = False
+        return issue
+
+    def _await_reply(self, tasks: Iterator[Task]) -> None:
+        """Wait until the next issue has a reply, at most as long as the timeout."""
         patience = self._options.timeout
         deadline = time.monotonic() + patience if patience else None
         self._issuer.read_replies()
-        while (issue := self._board.take()) is None:
+        while not self._board.is_next_ready():
             woken_by = self._sleep(deadline)
             if not woken_by:
-                return None
+                return
             self._issuer.read_replies()
             if any(descriptor != self._connections.replies for descriptor, _ in woken_by):
                 self._recovery.replace_dead_workers()
             self._in_a_hurry = self._budget.waiting.unfinished
             self._issuer.top_up(tasks, self._budget.waiting)
-        self._crew.is_late = False
-        return issue
 
     def _limits(self) -> Limits:
         """Return the limits of now: higher ones for some batches after the consumer waited."""

@@ -12,7 +12,6 @@ torch itself.
 from __future__ import annotations
 
 import ctypes
-import io
 import mmap
 import os
 import pickle

@@ -99,7 +99,7 @@ class _SentDuty:
 
         # Pickled apart, so that the worker rebuilds it when it can already report errors; and
         # here, since descriptors among its parts can be sent only while a process is started.
-        with open(self._pickled, "wb", closefd=False) as stream:  # noqa: PTH123  a descriptor
+        with open(self._pickled, "wb", closefd=False) as stream:
             places = self._bulk.dump(self._duty, stream)
         bulk = DupFd(self._bulk.descriptor) if places else None
         return _ReceivedDuty, (DupFd(self._pickled), bulk, places, self._method)
