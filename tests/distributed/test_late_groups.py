@@ -72,6 +72,7 @@ def build_patched_early(rank: int, folder: str) -> dict[str, Any]:
     alone = one_pass(made["sampler"])
     store = dist.FileStore(str(Path(folder) / "second"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    dist.barrier()  # else this rank may end while the other is still connecting to it
     found: dict[str, Any] = {"alone": flat(alone)}
     for name, loader in made.items():
         try:
