@@ -80,6 +80,7 @@ def train(output: Path, kill_at: int | None = None) -> Accelerator:
         for ids, inputs, targets in shown:
             batches += 1
             if batches == kill_at:
+                accelerator.wait_for_everyone()  # all have trained on the batch before
                 os.kill(os.getpid(), signal.SIGKILL)
             with accelerator.accumulate(model):
                 loss = nn.functional.mse_loss(model(inputs).squeeze(1), targets)

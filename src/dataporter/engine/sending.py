@@ -33,6 +33,7 @@ Place: TypeAlias = tuple[int, int]  # offset and size of a buffer
 class Bulk:
     """The file of large buffers. A buffer that was placed before is not copied again.
 
+    >>> import io
     >>> bulk, array = Bulk(), np.arange(100_000)
     >>> first, again = io.BytesIO(), io.BytesIO()
     >>> places = bulk.dump(array, first)
