@@ -1,5 +1,6 @@
 """What a consumer let go of goes back to the system."""
 
+import mmap
 import os
 
 import pytest
@@ -8,6 +9,7 @@ from support import Ids
 from watching import until
 
 from dataporter import ResumableDataLoader
+from dataporter.engine.arena import Slot, Writer, create_arena
 from dataporter.errors import WorkerTimeoutError
 
 
@@ -85,3 +87,19 @@ def test_as_many_batches_are_behind_a_slow_one_as_the_bytes_allow(prefetch_bytes
     assert [int(batch[0, 0]) for batch in batches] == list(range(0, 400, 2))
     os.close(released)
     os.close(release)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_REMOVE"), reason="the call is Linux's")
+def test_a_batch_of_many_parts_asks_for_each_page_about_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "dataporter.engine.arena.libc.madvise", lambda address, size, advice: asked.append(size)
+    )
+    arena = create_arena()
+    writer, part = Writer(Slot(arena, 1)), torch.ones(5000)
+    for _ in range(400):
+        end = writer.copy(part) + part.nbytes
+    os.close(arena)
+    # A slot that grows is mapped anew, each time twice as far.
+    assert end <= sum(asked) <= 3 * end
+    assert len(asked) <= 400

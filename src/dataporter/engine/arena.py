@@ -115,7 +115,7 @@ class Slot:
         self.bytes = memoryview(b"")  # a view, since small pieces are copied fastest through it
         self.address = 0  # of the first byte, in this process
         self._map: Any = b""
-        self.populated = 0  # bytes
+        self.populated = 0  # bytes; whole pages
         self.lock: PageLock | None = None  # of the mapping
 
     def reach(self, size: int) -> memoryview:
@@ -139,9 +139,10 @@ class Slot:
         """
         self.reach(size)
         if size > self.populated:
-            self.populated = size
-            if sys.platform == "linux":
-                libc.madvise(self.address, size, _MADV_POPULATE_WRITE)  # an older kernel refuses
+            # Only pages that are new: a batch of many parts reaches further with each of them.
+            start, self.populated = self.populated, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+            if sys.platform == "linux":  # an older kernel refuses
+                libc.madvise(self.address + start, self.populated - start, _MADV_POPULATE_WRITE)
 
     def fresh(self, size: int) -> NDArray[np.uint8]:
         """Return an array over the first `size` bytes that lives only as long as its views.
