@@ -1,6 +1,9 @@
 """Pipes between an engine and its workers, read and written by one process."""
 
+import fcntl
+import mmap
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -64,6 +67,22 @@ def test_all_workers_are_told_to_end_and_nothing_else(connections):
     connections.stop_all(workers=3)
     assert [received(connections, worker) for worker in range(3)] == [STOP] * 3
     assert connections.take_back() == set()
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="this system has no small pipes")
+def test_messages_are_whole_in_a_pipe_that_has_no_room_for_all_of_them():
+    connections = Connections(1)
+    # As small as a pipe is for a user who has many of them.
+    fcntl.fcntl(connections.of_worker(0).issues, fcntl.F_SETPIPE_SZ, mmap.PAGESIZE)
+    many = 2 * mmap.PAGESIZE // ISSUE.size
+    for number in range(1, many + 1):
+        connections.add(None, number, slot=1, size=10)
+    sending = threading.Thread(target=connections.send)
+    sending.start()
+    found = [os.read(connections.of_worker(0).issues, ISSUE.size) for _ in range(many)]
+    sending.join()
+    connections.close()
+    assert [ISSUE.unpack(message)[0] for message in found] == list(range(1, many + 1))
 
 
 def test_replies_that_are_there_are_read_and_none_is_waited_for(connections):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import tempfile
 from collections.abc import Iterable, Iterator
 
@@ -20,6 +21,9 @@ from dataporter.engine.wire import ISSUE, REPLY, STOP
 from dataporter.engine.worker import Wiring
 
 _REPLIES_AT_ONCE = 256
+# Bytes of whole messages that a pipe takes as one, however little room it has. Windows has no
+# such limit.
+_MOST_WRITTEN = getattr(select, "PIPE_BUF", 512) // ISSUE.size * ISSUE.size
 
 # The descriptors of every engine of this process, by that of its arena.
 _open: dict[int, list[int]] = {}
@@ -124,7 +128,7 @@ class _IssuePipe:
         """Send what is unsent: at once, since every write may have to wake up a worker."""
         # Unsent no more before it is written: an interrupt in between must not free slots in use.
         messages, self.unsent = self.unsent, b""
-        os.write(self._write, messages)
+        self._put(messages)
 
     def take_back(self) -> list[int]:
         """Take back all that no worker has read, and return the numbers of the issues."""
@@ -137,8 +141,11 @@ class _IssuePipe:
 
     def stop(self, workers: int) -> None:
         """Tell so many workers to end."""
-        if workers:
-            os.write(self._write, ISSUE.pack(STOP, 0, 0) * workers)
+        self._put(ISSUE.pack(STOP, 0, 0) * workers)
+
+    def _put(self, messages: bytes) -> None:
+        for start in range(0, len(messages), _MOST_WRITTEN):
+            os.write(self._write, messages[start : start + _MOST_WRITTEN])
 
 
 def _opened() -> tuple[int, int, int]:
