@@ -98,3 +98,5 @@ def test_limits_hold_whatever_is_asked_for(prefetch, workers, size, most_bytes, 
     assert budget.most_free > budget.usual.ahead + budget.most_read
     assert budget.most_read >= 1
     assert budget.marked_together >= 1
+    # With the newest mark, no more slots wait than may: only an older one is ever waited for.
+    assert not size or 2 * budget.marked_together <= budget.most_read

@@ -86,7 +86,9 @@ class Budget:
         if self._largest:
             room = max(self._most_bytes // self._largest, depth)
             self.most_read = max(self._most_bytes // self._largest, _LEAST_READ)
-            self.marked_together = max(1, min(_MOST_MARKED, _MARKED_BYTES // self._largest))
+            # Half of them, or the host would wait for a mark that was taken just now.
+            most_marked = min(_MOST_MARKED, self.most_read // 2)
+            self.marked_together = max(1, min(most_marked, _MARKED_BYTES // self._largest))
             together = max(1, min(depth // 2, room - depth + 1, _MOST_TOGETHER))
             ahead = depth + together - 1
             self.usual = self.waiting = Limits(ahead, ahead, together)
