@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dataporter import ResumableDataLoader
+from dataporter.engine.connections import open_descriptors
 from dataporter.engine.sending import Bulk, load, mapped
 
 LARGE = 2**16
@@ -93,3 +94,15 @@ def test_workers_read_an_array_that_they_share(method):
     batches = [[column.tolist() for column in batch] for batch in loader]
     assert batches == [[[*range(n, n + 4)]] * 2 for n in range(0, 64, 4)]
     assert (dataset._rows == np.arange(64 * 1024).reshape(64, 1024)).all()
+
+
+def test_no_other_engine_keeps_the_file_of_a_dataset():
+    loader = ResumableDataLoader(
+        Rows(64), 4, num_workers=1, multiprocessing_context="spawn", persistent_workers=True
+    )
+    next(iter(loader))
+    descriptor = loader._runner._kept._crew._bulk.descriptor
+    assert descriptor in open_descriptors()  # which a forked worker of another engine closes
+    loader._runner.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

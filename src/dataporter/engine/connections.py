@@ -49,6 +49,10 @@ class Connections:
         for pipe in self._issues:
             _open[self.arena] += pipe.descriptors
 
+    def add_descriptor(self, descriptor: int) -> None:
+        """Add a descriptor to those that are closed with the others."""
+        _open[self.arena].append(descriptor)
+
     def of_worker(self, worker: int) -> Wiring:
         """Return the ends that a worker uses."""
         issues = self._issues[worker % len(self._issues)].read

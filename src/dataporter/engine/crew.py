@@ -47,7 +47,10 @@ class Crew:
         if not hasattr(options.context, "Process"):
             self._context = multiprocessing.get_context(options.context)
         # The file by which workers that are not forked share the dataset's large buffers.
-        self._bulk = None if self._context.get_start_method() == "fork" else Bulk()
+        self._bulk: Bulk | None = None
+        if self._context.get_start_method() != "fork":
+            self._bulk = Bulk()
+            connections.add_descriptor(self._bulk.descriptor)
         self._workers: list[BaseProcess | None] = [None] * options.num_workers
         self.wanted = min(2, options.num_workers) if options.adapts else options.num_workers
         self._retiring = 0  # workers that were told to end and have not yet
@@ -176,8 +179,6 @@ class Crew:
             if process is not None and watched != process.sentinel:
                 os.close(watched)
         self._watched.clear()
-        if self._bulk is not None:
-            self._bulk.close()
         for worker, process in enumerate(self._workers):
             if process is not None:
                 hangs = self.is_late and self.issue_of(worker) != 0
