@@ -57,9 +57,11 @@ def _stack(tensors: Sequence[Any], empty: Empty | None) -> Any:
     # Only the first is looked at: a mixture is torch's to judge, as in default_collate.
     if not is_dense(tensors[0]):
         return _left_to_torch(tensors)
-    # With mixed dtypes, `out` would decide on that of the batch.
+    # With mixed dtypes, `out` would decide on that of the batch. To look at every dtype takes longer
+    # than to copy a batch of small tensors, which the engine does with all that lies elsewhere.
     if (
         empty is not None
+        and tensors[0].nbytes >= _WORTH_A_LOOK
         and not tensors[0].requires_grad
         and len(set(map(_dtype_of, tensors))) == 1
     ):
@@ -72,6 +74,7 @@ def _stack(tensors: Sequence[Any], empty: Empty | None) -> Any:
 
 
 _dtype_of = attrgetter("dtype")
+_WORTH_A_LOOK = 512  # bytes
 
 
 # There is one of each, so that they are compared as objects.
