@@ -40,7 +40,7 @@ from dataporter.fetch.worker_info import announce_worker
 
 # Options of glibc's malloc and their values, for `mallopt`.
 _MALLOC = {
-    -4: 0,  # M_MMAP_MAX: nothing is mapped by itself, to be unmapped when it is freed
+    -3: 2**25,  # M_MMAP_THRESHOLD, the largest that it takes; larger pieces go back when freed
     -1: 2**28,  # M_TRIM_THRESHOLD: free memory above which some is given back
     -2: 2**24,  # M_TOP_PAD: how much is asked for at a time
 }
