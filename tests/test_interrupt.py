@@ -1,5 +1,6 @@
 """A training script that saves in its SIGINT handler, interrupted for real and run again."""
 
+import itertools
 import json
 import os
 import random
@@ -7,7 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +19,8 @@ from support import Ids, passes, plain
 from torch.utils.data import IterableDataset, RandomSampler
 from watching import environment
 
-from dataporter import ResumableDataLoader
+from dataporter import NoSampleError, ResumableDataLoader, sample_rng
+from dataporter.fetch.generators import capture
 
 SCRIPT = """
 import json, os, signal, sys, time
@@ -200,3 +205,73 @@ def test_interrupts_leave_no_descriptors_and_no_children_behind():
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+class Drawer(Ids):
+    def __getitem__(self, index: int) -> float:
+        return index + random.random()
+
+
+def jittered(samples: list[int]) -> torch.Tensor:
+    return torch.tensor(samples) + torch.rand(len(samples))
+
+
+class DrawingStream(IterableDataset):
+    def __iter__(self) -> Iterator[float]:
+        start = random.random()
+        for index in range(40):
+            yield index + start + random.random()
+
+
+def interrupt_everywhere(begin: Callable[[], Callable[[], object]]) -> Iterator[int]:
+    """Run what `begin` returns again and again, with `Tick` raised as it enters a function.
+
+    That is one of the moments at which Python runs handlers of signals. Each run has it at the
+    next function of dataporter.
+    """
+    for chosen in itertools.count():
+        run, entered, before = begin(), itertools.count(), sys.gettrace()
+
+        def trace(
+            frame: FrameType, event: str, _: Any, chosen: int = chosen, entered: Any = entered
+        ) -> None:
+            if "dataporter" in frame.f_code.co_filename and next(entered) == chosen:
+                raise Tick
+
+        sys.settrace(trace)
+        try:
+            run()
+        except Tick:
+            pass
+        finally:
+            sys.settrace(before)
+        if next(entered) <= chosen:
+            return
+        yield chosen
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("dataset", "collate_fn"),
+    [(Drawer(40), None), (Ids(40), jittered), (DrawingStream(), None)],
+    ids=["samples", "collation", "stream"],
+)
+@pytest.mark.parametrize("batches_before", [None, 0, 1])
+def test_an_interrupt_at_any_moment_leaves_generators_and_sample_alone(
+    dataset, collate_fn, batches_before
+):
+    def begin() -> Callable[[], object]:
+        loader = ResumableDataLoader(dataset, 4, collate_fn=collate_fn, seed=1)
+        if batches_before is None:
+            return loader.__iter__
+        batches = iter(loader)
+        for _ in range(batches_before):
+            next(batches)
+        return batches.__next__
+
+    before = capture()
+    for moment in interrupt_everywhere(begin):
+        assert before.still_holds(), moment
+        with pytest.raises(NoSampleError):
+            sample_rng()
+    assert moment > 10

@@ -199,7 +199,7 @@ class LazySeeding:
             if not self._seeds_globals:
                 return self._unseeded(current, each, arguments, keys())
             if self._needs is None:
-                return self._first(current, each, arguments, keys())
+                return _undisturbed(current, self._first, current, each, arguments, keys())
             return self._map(current, each, arguments, keys, self._needs)
 
     def _map(
@@ -219,6 +219,7 @@ class LazySeeding:
                 else:
                     current.enter(_NO_SAMPLE)
                     results = _plainly(each, arguments)
+                seen = watch.put_back()  # here, so that it is done once more if interrupted
             except Exception:
                 # With other random numbers it may not have failed: only a run without
                 # draws, or one with the right numbers, may speak for the dataset.
@@ -229,7 +230,6 @@ class LazySeeding:
                 watch.put_back()
                 raise
             else:
-                seen = watch.put_back()
                 if seen | needs == needs:
                     current.watches.append(watch)
                     return results
@@ -244,16 +244,15 @@ class LazySeeding:
     ) -> list[Result]:
         # Seeded, so that what is drawn is right, and stays right where a dataset keeps it.
         needs, results, watch = 0, [], _Watch(current)
-        with _caller_undisturbed():
-            for argument, key in zip(arguments, keys, strict=True):
-                seed_all(key)
-                watch.begin()
-                try:
-                    results += _keyed(current, each, [argument], [key])
-                except Exception:
-                    self._needs = watch.seen() or None
-                    raise
-                needs |= watch.seen()
+        for argument, key in zip(arguments, keys, strict=True):
+            seed_all(key)
+            watch.begin()
+            try:
+                results += _keyed(current, each, [argument], [key])
+            except Exception:
+                self._needs = watch.seen() or None
+                raise
+            needs |= watch.seen()
         self._needs = needs
         return results
 
@@ -290,9 +289,13 @@ def finished(
         current.sample_keys = sample_keys
         if not seeds_globals:
             return finish(batch)
-        with _caller_undisturbed():
-            seed_all(key)
-            return finish(batch)
+        result: Result = _undisturbed(current, _seeded, finish, batch, key)
+        return result
+
+
+def _seeded(finish: Callable[[Argument], Result], batch: Argument, key: int) -> Result:
+    seed_all(key)
+    return finish(batch)
 
 
 def each_seeded(
@@ -351,27 +354,16 @@ class LaneRandomness:
             self.seeded_from = number + 1
 
 
-class in_lane:  # noqa: N801
-    """Leave the caller's generators, and its sample, as they were before a lane was read."""
-
-    __slots__ = ("_before", "_current", "_sample", "_seeds_globals")
-
-    def __init__(self, *, seeds_globals: bool) -> None:
-        self._seeds_globals = seeds_globals
-
-    def __enter__(self) -> None:
-        self._current = current = _threads.current
-        self._sample = current.key, current.generator, current.asked
-        self._before: Captured | None = None
-        if self._seeds_globals:
-            self._before = capture(current.callers.pop() if current.callers else None)
-
-    def __exit__(self, *_: object) -> None:
-        current = self._current
-        current.key, current.generator, current.asked = self._sample
-        if self._before is not None:
-            self._before.restore()
-            current.callers.append(self._before)
+def in_lane(read: Callable[..., Result], *arguments: Any, seeds_globals: bool) -> Result:
+    """Read a lane, and leave the caller's generators, and its sample, as they were."""
+    current = _threads.current
+    sample = current.key, current.generator, current.asked
+    try:
+        if seeds_globals:
+            return _undisturbed(current, read, *arguments)
+        return read(*arguments)
+    finally:
+        current.key, current.generator, current.asked = sample
 
 
 def _keyed(
@@ -437,7 +429,7 @@ class _Watch:
         return seen
 
 
-# Contexts of every batch are classes: those made of a generator cost four times as much.
+# A class: a context of every batch that is made of a generator costs four times as much.
 
 
 class _put_back_when_done:  # noqa: N801
@@ -457,13 +449,17 @@ class _put_back_when_done:  # noqa: N801
         current.key, current.generator, current.asked, current.sample_keys = self._before
 
 
-class _caller_undisturbed:  # noqa: N801
-    """Leave the global generators as they were."""
+def _undisturbed(current: _Current, call: Callable[..., Result], *arguments: Any) -> Result:
+    """Call something, and leave the global generators as they were.
 
-    __slots__ = ("_before",)
-
-    def __enter__(self) -> None:
-        self._before = capture()
-
-    def __exit__(self, *_: object) -> None:
-        restore(self._before)
+    No context: an interrupt at the start of its exit would leave them as they are.
+    """
+    before = capture(current.callers.pop() if current.callers else None)
+    try:
+        result = call(*arguments)
+        before.restore()
+    except BaseException:
+        before.restore()
+        raise
+    current.callers.append(before)
+    return result

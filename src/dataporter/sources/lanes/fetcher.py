@@ -122,31 +122,33 @@ class LaneFetcher:
 
     def __call__(self, turn: LaneTurn, empty: Empty | None = None) -> tuple[Any, ...]:
         """Fetch the next batch of a lane; the parts of a `LaneBatch`."""
-        with in_lane(seeds_globals=self._randomness):
-            if turn.start is not None:
-                self._begin(turn.lane, turn.start, turn.keys)
-            lane = self._lanes[turn.lane]
-            if lane.ended:
-                # Asked for before its end was known. What has ended is not asked once more:
-                # it may begin again.
-                return None, 0, True, None, None, None
-            samples: Any
-            if turn.samples is None:
-                samples = lane.draw(turn.number)
-                count = len(samples)
-            else:
-                samples, count = lane.apply(partial(self._indexed, turn.samples), turn.number)
-            timing = self._fetch.timing
-            if timing is not None:
-                timing.end(FETCH, count)
-            if self._drop_last and lane.ended:
-                count = 0
-            batch = self._fetch.collated(samples, empty) if count else None
-            if turn.samples is None:  # else each sample is seeded by its position
-                lane.randomness.note_draws(turn.number)
-            states = lane.capture() if turn.captures or lane.ended else (None, None)
-            if timing is not None:
-                timing.end(STATE)
+        return in_lane(self._read, turn, empty, seeds_globals=self._randomness)
+
+    def _read(self, turn: LaneTurn, empty: Empty | None) -> tuple[Any, ...]:
+        if turn.start is not None:
+            self._begin(turn.lane, turn.start, turn.keys)
+        lane = self._lanes[turn.lane]
+        if lane.ended:
+            # Asked for before its end was known. What has ended is not asked once more:
+            # it may begin again.
+            return None, 0, True, None, None, None
+        samples: Any
+        if turn.samples is None:
+            samples = lane.draw(turn.number)
+            count = len(samples)
+        else:
+            samples, count = lane.apply(partial(self._indexed, turn.samples), turn.number)
+        timing = self._fetch.timing
+        if timing is not None:
+            timing.end(FETCH, count)
+        if self._drop_last and lane.ended:
+            count = 0
+        batch = self._fetch.collated(samples, empty) if count else None
+        if turn.samples is None:  # else each sample is seeded by its position
+            lane.randomness.note_draws(turn.number)
+        states = lane.capture() if turn.captures or lane.ended else (None, None)
+        if timing is not None:
+            timing.end(STATE)
         return (batch, count, lane.ended, lane.randomness.seeded_from, *states)
 
     def _indexed(self, samples: Samples, dataset: Any) -> tuple[Any, int]:
@@ -166,8 +168,7 @@ class LaneFetcher:
         firsts = {}
         for number, start in starts.items():
             is_new = number not in self._contexts
-            with in_lane(seeds_globals=self._randomness):
-                self._begin(number, start, keys)
+            in_lane(self._begin, number, start, keys, seeds_globals=self._randomness)
             if is_new:
                 firsts[number] = self._contexts[number].first
         return firsts
