@@ -1,5 +1,7 @@
 """A sample's random numbers, and everybody else's."""
 
+import ctypes
+import mmap
 import random
 from typing import Any, ClassVar
 
@@ -13,7 +15,7 @@ from torch.utils.data import Dataset
 
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
 from dataporter.engine.inline import attempted
-from dataporter.fetch import randomness
+from dataporter.fetch import generator_memory, randomness
 from dataporter.fetch.generator_memory import find_memory
 from dataporter.fetch.generators import capture, restore, seed_all
 from dataporter.fetch.randomness import EpochKeys, LazySeeding
@@ -282,6 +284,35 @@ def test_as_many_draws_as_a_generator_has_words_are_seen():
 
 def test_the_generators_are_read_in_their_memory_here():
     assert find_memory() is not None
+
+
+def test_the_generators_are_found_under_any_default_device_and_dtype():
+    torch.set_default_device("meta")
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert find_memory() is not None
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+
+
+def test_generators_whose_methods_somebody_has_replaced_are_not_found(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(random, "random", lambda: 0.5)
+        assert find_memory() is None
+    monkeypatch.setattr(np.random, "random", lambda: 0.5)
+    assert find_memory() is None
+
+
+def test_no_memory_behind_a_generator_is_read():
+    # A page of words, and behind it one that cannot be read.
+    page = mmap.PAGESIZE
+    pages = mmap.mmap(-1, 2 * page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page), page, 0) == 0
+    words = bytes(range(1, 101))
+    pages[page - len(words) : page] = words
+    assert generator_memory._found(words, address + page - len(words) - 40) == 40
 
 
 def test_the_public_calls_do_the_work_where_memory_is_laid_out_otherwise(monkeypatch):

@@ -13,6 +13,7 @@ import random
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class GeneratorMemory:
     """
 
     def __init__(self, numpy_words: int, numpy_waiting: int, torch_words: int) -> None:
-        self.python: Any = random.random.__self__  # type: ignore[attr-defined]
+        self.python = _python_generator()
         index = id(self.python) + object.__basicsize__
         self._python_tells = view(index, 4 + _FEW)
 
@@ -84,8 +85,17 @@ def find_memory() -> GeneratorMemory | None:
 _numpy_bits = np.random.get_bit_generator  # type: ignore[attr-defined]  # not in its stubs
 
 
+def _python_generator() -> Any:
+    return _owner(random.random)
+
+
 def _numpy_generator() -> Any:
-    return np.random.random.__self__  # type: ignore[attr-defined]
+    return _owner(np.random.random)
+
+
+def _owner(method: Any) -> Any:
+    """Return the object of a method; None if somebody has put a function in its place."""
+    return getattr(method, "__self__", None)
 
 
 def _undoes(
@@ -102,7 +112,7 @@ def _undoes(
 
 def _python_is_understood() -> bool:
     """Return True if a `random.Random` has its index, then its words, after the object's header."""
-    if type(random.random.__self__) is not random.Random:  # type: ignore[attr-defined]
+    if type(_python_generator()) is not random.Random:
         return False
     probe = random.Random(1)
     probe.random()
@@ -151,19 +161,28 @@ def _torch_words() -> int | None:
         return None
     # A state has the same words, of 8 bytes each, after 24 other bytes.
     words = np.frombuffer(_torch_state(probe)[24 : 24 + 2 * _SIZE], np.uint64).astype(np.uint32)
-    searched = ctypes.string_at(address, _SEARCHED + _SIZE)
-    found = searched.find(words.tobytes())
-    if found < _TORCH_HEAD:
+    found = _found(words.tobytes(), address)
+    if found is None:
         return None
     memory = view(address + found - _TORCH_HEAD, _TORCH_SIZE)
     # The first normal number leaves a second one, which waits; the next takes that.
     for _ in range(2):
-        if not _undoes(
-            memory, lambda: torch.randn(1, generator=probe), lambda: _torch_state(probe)
-        ):
+        if not _undoes(memory, partial(_draw_normal, probe), partial(_torch_state, probe)):
             return None
-        torch.randn(1, generator=probe)
+        _draw_normal(probe)
     return found
+
+
+def _found(words: bytes, address: int) -> int | None:
+    """Return where words lie after an address. Nothing is read that lies behind them."""
+    for offset in range(_TORCH_HEAD, _SEARCHED, 4):
+        if ctypes.string_at(address + offset, len(words)) == words:
+            return offset
+    return None
+
+
+def _draw_normal(generator: torch.Generator) -> None:
+    torch.randn(1, generator=generator, device="cpu")  # whatever the default device is
 
 
 def _address(generator: torch.Generator) -> int:
