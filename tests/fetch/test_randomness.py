@@ -282,6 +282,32 @@ def test_as_many_draws_as_a_generator_has_words_are_seen():
         assert not before.still_holds()
 
 
+def test_memory_of_torchs_generator_that_means_nothing_counts_as_no_draw():
+    torch.manual_seed(1)
+    torch.randn(2)  # none waits
+    before, whole = capture(), find_memory().wholes[2]
+    padding, waiting = slice(13, 16), slice(len(whole) - 24, len(whole))
+    whole[padding] = b"any"
+    whole[waiting] = b"some\0any" + b"whatever\0padding"
+    assert before.still_holds()
+    assert before.moved() == 0
+    torch.randn(1)  # the second one waits
+    before = capture()
+    whole[waiting][:4] = b"else"
+    assert before.still_holds()
+    torch.randn(1)
+    assert not before.still_holds()
+
+
+def test_seeds_of_torch_that_draw_the_same_are_told_apart():
+    torch.manual_seed(5)
+    before = capture()
+    torch.manual_seed(5 + 2**32)
+    assert not before.still_holds()
+    restore(before)
+    assert torch.initial_seed() == 5
+
+
 def test_the_generators_are_read_in_their_memory_here():
     assert find_memory() is not None
 

@@ -36,6 +36,9 @@ class GeneratorMemory:
     Every draw changes an index; at its wrap, or when it is seeded, all words change. So the index
     and a few words tell, and lie side by side in each. Normal numbers are made in pairs: the
     second one waits beside the words, for Python as an attribute.
+
+    Of torch's the seed tells too: different ones may have the same words. Its padding, and the
+    place of a number that does not wait, hold whatever lay on the stack when it was set.
     """
 
     def __init__(self, numpy_words: int, numpy_waiting: int, torch_words: int) -> None:
@@ -49,25 +52,36 @@ class GeneratorMemory:
         self.numpy_waiting = view(id(_numpy_generator()) + numpy_waiting, 16)
 
         engine = _address(torch.default_generator) + torch_words - _TORCH_HEAD
-        self._torch_tells = view(engine, _TORCH_HEAD + _FEW)
+        self._torch_seed = view(engine, 8)
+        self._torch_tells = view(engine + _TORCH_HEAD - 4, 4 + _FEW)
         self._torch_waiting = view(engine + _TORCH_SIZE - _TORCH_WAITING, _TORCH_WAITING)
 
         parts = ((index, 4 + _SIZE), (words, _SIZE + 4), (engine, _TORCH_SIZE))
         self.wholes = [memoryview(view(*part)).cast("B") for part in parts]
 
-    def tell(self) -> tuple[tuple[bytes, Any], tuple[bytes, bytes, Any], tuple[bytes, bytes]]:
+    def tell(self) -> tuple[tuple[bytes, Any], tuple[bytes, bytes, Any], tuple[bytes, bytes, Any]]:
         """Read what tells of a draw, of Python's, NumPy's and torch's."""
+        waiting = self._torch_waiting.raw
+        one_waits, other_waits = waiting[_FLOAT_WAITS], waiting[_DOUBLE_WAITS]
         return (
             (self._python_tells.raw, self.python.gauss_next),
             (self._numpy_tells.raw, self.numpy_waiting.raw, _numpy_bits()),
-            (self._torch_tells.raw, self._torch_waiting.raw),
+            (
+                self._torch_seed.raw,
+                self._torch_tells.raw,
+                (one_waits and waiting[:4], other_waits and waiting[8:16])
+                if one_waits or other_waits
+                else None,
+            ),
         )
 
 
 # Before torch's words: a seed of 8 bytes, then what remains, whether seeded, and the next word's
 # index, of 4 each. After them, 4 bytes of padding and two numbers that may wait: float, double.
+# Behind each of the two is one byte that says whether it waits, and padding.
 _TORCH_HEAD = 20
 _TORCH_WAITING = 24
+_FLOAT_WAITS, _DOUBLE_WAITS = 4, 16
 _TORCH_SIZE = _TORCH_HEAD + _SIZE + 4 + _TORCH_WAITING
 
 
@@ -166,10 +180,12 @@ def _torch_words() -> int | None:
         return None
     memory = view(address + found - _TORCH_HEAD, _TORCH_SIZE)
     # The first normal number leaves a second one, which waits; the next takes that.
-    for _ in range(2):
+    for waits in (1, 0):
         if not _undoes(memory, partial(_draw_normal, probe), partial(_torch_state, probe)):
             return None
         _draw_normal(probe)
+        if memory.raw[-_TORCH_WAITING:][_DOUBLE_WAITS] != waits:
+            return None
     return found
 
 
