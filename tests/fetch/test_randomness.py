@@ -101,6 +101,25 @@ def test_lazy_seeding_equals_seeding_every_sample(drawing, size, other, odd):
     assert samples(size) == samples(other) == expected
 
 
+class Forking(Ids):
+    """Draws from torch's generator so that nobody sees it, and openly from Python's."""
+
+    def __getitem__(self, index: int) -> tuple[float, float]:
+        with torch.random.fork_rng(devices=[]):
+            hidden = torch.rand(()).item()
+        return random.random(), hidden
+
+
+def test_draws_that_nobody_sees_are_right_beside_draws_that_are_seen():
+    def numbers(batch_size: int) -> list:
+        torch.manual_seed(batch_size)
+        batches = one_pass(ResumableDataLoader(Forking(12), batch_size, seed=1))
+        return [number for _, hidden in batches for number in hidden]
+
+    assert numbers(5) == numbers(4)
+    assert len(set(numbers(5))) == 12
+
+
 class DrawsInBatches(Ids):
     """Draws in `__getitems__`, where no sample can be told from another."""
 

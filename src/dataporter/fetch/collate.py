@@ -57,8 +57,8 @@ def _stack(tensors: Sequence[Any], empty: Empty | None) -> Any:
     # Only the first is looked at: a mixture is torch's to judge, as in default_collate.
     if not is_dense(tensors[0]):
         return _left_to_torch(tensors)
-    # With mixed dtypes, `out` would decide on that of the batch. To look at every dtype takes longer
-    # than to copy a batch of small tensors, which the engine does with all that lies elsewhere.
+    # With mixed dtypes, `out` would decide on that of the batch. To look at every dtype takes
+    # longer than to copy a batch of small tensors, as the engine does with what lies elsewhere.
     if (
         empty is not None
         and tensors[0].nbytes >= _WORTH_A_LOOK

@@ -418,8 +418,13 @@ class _Watch:
         self._before = capture(self._before)
 
     def seen(self) -> int:
-        """Name the generators that were drawn from, or seeded."""
-        return self._before.moved() | (_OWN if self._current.asked else 0)
+        """Name the generators that were drawn from, or seeded; torch's with any other.
+
+        Draws inside `torch.random.fork_rng()` are not seen. To seed torch's costs least, and makes
+        them right at least where others are.
+        """
+        moved = self._before.moved()
+        return (moved and moved | TORCH) | (_OWN if self._current.asked else 0)
 
     def put_back(self) -> int:
         """Put the generators back, and name those that were drawn from, or seeded."""
