@@ -102,6 +102,7 @@ def main(task: str, folder: Path) -> None:
         "missing": error_of(lambda: ResumableDataLoader(range(7)), folder / "empty"),
     }
     (folder / f"found-{rank}.json").write_text(json.dumps(found))
+    accelerator.wait_for_everyone()  # a group that only one rank has left may abort the other
     accelerator.end_training()
 
 
