@@ -17,7 +17,7 @@ from dataporter import NoSampleError, ResumableDataLoader, sample_rng
 from dataporter.engine.inline import attempted
 from dataporter.fetch import generator_memory, randomness
 from dataporter.fetch.generator_memory import find_memory
-from dataporter.fetch.generators import capture, restore, seed_all
+from dataporter.fetch.generators import capture, seed_all
 from dataporter.fetch.randomness import EpochKeys, LazySeeding
 from dataporter.fetch.tasks import Samples, Task
 
@@ -50,7 +50,7 @@ def test_the_callers_generators_are_left_exactly_as_they_were(draws, collate_fn)
     disturb()
     before = capture()
     numbers = random.random(), random.gauss(0, 1), np.random.standard_normal(), torch.randn(2)
-    restore(before)
+    before.restore()
     for _ in loader:
         loader.state_dict()
     assert before.still_holds()
@@ -264,10 +264,10 @@ def test_captured_generators_come_back_exactly(disturbed):
     assert before.still_holds()
     expected = [random.gauss(0, 1), np.random.standard_normal(), torch.randn(1).item()]
     for draw in (random.random, np.random.random, lambda: torch.rand(1)):
-        restore(before)
+        before.restore()
         draw()
         assert not before.still_holds()
-    restore(before)
+    before.restore()
     assert [random.gauss(0, 1), np.random.standard_normal(), torch.randn(1).item()] == expected
 
 
@@ -323,7 +323,7 @@ def test_seeds_of_torch_that_draw_the_same_are_told_apart():
     before = capture()
     torch.manual_seed(5 + 2**32)
     assert not before.still_holds()
-    restore(before)
+    before.restore()
     assert torch.initial_seed() == 5
 
 
@@ -373,7 +373,7 @@ def test_another_bit_generator_in_numpys_place_is_kept():
         before = capture()
         expected = np.random.random()
         assert not before.still_holds()
-        restore(before)
+        before.restore()
         assert np.random.random() == expected
     finally:
         np.random.set_bit_generator(kept)

@@ -22,7 +22,7 @@ from dataporter.engine.results import Results
 from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
 from dataporter.fetch import Fetches, Late
-from dataporter.fetch.generators import capture, restore
+from dataporter.fetch.generators import capture
 from dataporter.fetch.tasks import Task
 
 
@@ -107,7 +107,7 @@ def _watched(fetch: Fetches, task: Task, *, pins: bool) -> Any:
     batch = attempted(fetch, task, pins=pins)
     if before.still_holds():
         return batch
-    restore(before)
+    before.restore()
     msg = (
         "the dataset draws from the global random generators, which all threads share. Samples "
         "would depend on which thread runs when. Draw from dataporter.sample_rng() instead, use "

@@ -1,10 +1,10 @@
 """The process's global random generators (Python's, NumPy's, torch's CPU) as one value.
 
-`capture` reads all three, `restore` puts them back, `seed` starts them anew, and `moved` of what
-was captured tells which of them were drawn from since. A dataset that draws nothing is asked that
-for every batch, and the public calls that read the three take over 40 µs. So they are read and
-written in their own memory (`generator_memory`): capturing and asking take 1 µs together. Where
-that memory is laid out in an unknown way, the public calls do the work.
+`capture` reads all three, and `seed` starts them anew. What was captured tells by `moved` which of
+them were drawn from since, and puts them back by `restore`. Datasets that draw nothing are asked
+for draws at every batch, and the public calls that read the three take over 40 µs. So they are
+read and written in their own memory (`generator_memory`): capturing and asking take 1 µs together.
+Where that memory is laid out in an unknown way, the public calls do the work.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ ALL = PYTHON | NUMPY | TORCH
 class Captured(ABC):
     """The states of the three generators at one moment."""
 
+    __slots__ = ()
+
     def still_holds(self) -> bool:
         """Return True if nothing was drawn from any of the three since.
 
@@ -38,7 +40,7 @@ class Captured(ABC):
         >>> _ = random.random()
         >>> before.still_holds()
         False
-        >>> restore(before)
+        >>> before.restore()
         >>> before.still_holds()
         True
         """
@@ -61,6 +63,8 @@ class Captured(ABC):
 
 class _ByCalls(Captured):
     """The states as the public calls return them, NumPy's and torch's as bytes."""
+
+    __slots__ = ("_states",)
 
     def __init__(self) -> None:
         self._states = self._read()
@@ -124,11 +128,6 @@ def capture(into: Captured | None = None) -> Captured:
         return _InMemory(memory)
     into.take(memory)
     return into
-
-
-def restore(captured: Captured) -> None:
-    """Put the three generators back to where `capture` found them."""
-    captured.restore()
 
 
 _LARGEST_INT64 = 2**63 - 1

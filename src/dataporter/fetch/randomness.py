@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import NoSampleError, add_note
-from dataporter.fetch.generators import ALL, TORCH, Captured, capture, restore, seed, seed_all
+from dataporter.fetch.generators import ALL, TORCH, Captured, capture, seed, seed_all
 from dataporter.law.keys import key_as_int, mix, mix_one
 
 Argument = TypeVar("Argument")
@@ -430,7 +430,7 @@ class _Watch:
         """Put the generators back, and name those that were drawn from, or seeded."""
         seen = self.seen()
         if seen & ALL:
-            restore(self._before)
+            self._before.restore()
         return seen
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.fetch.generators import capture, restore, seed_all
+from dataporter.fetch.generators import capture, seed_all
 from dataporter.law.ahead import Ranges, outside
 from dataporter.sources.users_sampler import Drawer, UsersSampler
 
@@ -114,15 +114,15 @@ class Isolated(AbstractContextManager[None]):
         self._callers = capture()
         seed_all(key)
         self._own = capture()
-        restore(self._callers)
+        self._callers.restore()
 
     def __enter__(self) -> None:
         if self._uses != 0:
             self._callers = capture()
-            restore(self._own)
+            self._own.restore()
 
     def __exit__(self, *_: object) -> None:
         if self._uses != 0:
             self._own = capture()
-            restore(self._callers)
+            self._callers.restore()
             self._uses = None if self._uses is None else self._uses - 1

@@ -30,7 +30,7 @@ from support import one_pass, pass_with_states, passes, plain
 from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader, sample_rng
-from dataporter.fetch.generators import capture, restore, seed_all
+from dataporter.fetch.generators import capture, seed_all
 from dataporter.fetch.randomness import EpochKeys
 
 GENERATORS: dict[str, Callable[[], float]] = {
@@ -154,7 +154,7 @@ def test_what_the_training_loop_draws_is_as_without_a_loader(kind, drawing, lane
         seed_all(7)
         assert seen == [step() for _ in seen]
     finally:
-        restore(before)
+        before.restore()
 
 
 def by_hand(drawn: Mapping[int, str], *, lanes: int, size: int, epoch: int, old: bool) -> Any:
@@ -169,7 +169,7 @@ def by_hand(drawn: Mapping[int, str], *, lanes: int, size: int, epoch: int, old:
             mine = samples[number * size : (number + 1) * size]
             numbers |= {s: GENERATORS[drawn[s]]() if s in drawn else 0.0 for s in mine}
             has_drawn = has_drawn or any(sample in drawn for sample in mine)
-    restore(before)
+    before.restore()
     return numbers
 
 
