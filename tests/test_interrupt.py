@@ -151,7 +151,7 @@ SOURCES = {
         ({}, 150, 0.002),
         # Not threads: the locks of Python's own thread pools do not survive it.
         ({"num_workers": 2, "persistent_workers": True}, 20, 0.02),
-        ({"num_workers": 2}, 10, 0.1),
+        ({"num_workers": 2}, 10, 0.3),
     ],
     ids=["inline", "persistent workers", "workers"],
 )
