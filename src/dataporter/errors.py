@@ -25,6 +25,12 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     │   ├── WorkerStartError                  a worker cannot start, and the message says why
     │   ├── WorkerDiedError                   workers died repeatedly without progress
     │   └── WorkerTimeoutError                a batch took longer than `timeout`
+    ├── ShardError            (RuntimeError)  data in files cannot be read
+    │   ├── ShardsNotFoundError               (FileNotFoundError too) no file is there
+    │   ├── ShardFormatError                  (ValueError too) a truncated, damaged or foreign file
+    │   ├── ShardSchemaError                  (ValueError too) a missing column, differing schemas
+    │   ├── ShardChangedError                 a file is not the one that was indexed
+    │   └── ShardCacheError                   (OSError too) a full disk, a read-only folder
     └── CheckpointError       (RuntimeError)  a checkpoint cannot be saved or loaded
         ├── CheckpointDamagedError            a file's contents differ from what was written
         ├── CheckpointNotFoundError           (FileNotFoundError too) no checkpoint is there
@@ -36,6 +42,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── LengthWarning                         an iterable is longer than its __len__
     ├── MissingCallbackWarning                Lightning resumes a loader without our callback
     ├── PageLockWarning                       the system refused to page-lock memory
+    ├── ShardWarning                          files changed, or read slower than they could
     ├── StateMismatchWarning                  a mismatch that was accepted, as by `strict=False`
     ├── UncheckedStateWarning                 a state has too little information to be checked
     ├── UnmatchedKeyWarning                   a converter's key that looks misspelled
@@ -153,6 +160,31 @@ class WorkerTimeoutError(WorkerError):
     """A batch took longer than `timeout`. Call `next` again to keep waiting for it."""
 
 
+class ShardError(DataPorterError, RuntimeError):
+    """Data in files cannot be read."""
+
+
+class ShardFormatError(ShardError, ValueError):
+    """A file is truncated, damaged or of another format."""
+
+
+class ShardSchemaError(ShardError, ValueError):
+    """A column is missing, or the files of a dataset have different schemas."""
+
+
+class ShardChangedError(ShardError):
+    """A file is not the one that was indexed: it was replaced, truncated or removed."""
+
+
+# OSError comes first in these two, since it is its constructor that keeps the errno.
+class ShardsNotFoundError(FileNotFoundError, ShardError):
+    """No file of a dataset is there."""
+
+
+class ShardCacheError(OSError, ShardError):
+    """The system could not write an index or a decoded block. Nothing is half written."""
+
+
 class CheckpointError(DataPorterError, RuntimeError):
     """A checkpoint cannot be saved or loaded."""
 
@@ -199,6 +231,10 @@ class MissingCallbackWarning(DataPorterWarning):
 
 class PageLockWarning(DataPorterWarning):
     """The system refused to page-lock shared memory, so batches are copied before a transfer."""
+
+
+class ShardWarning(DataPorterWarning):
+    """Files were added, removed or replaced since they were indexed, or are slow to read."""
 
 
 class StateMismatchWarning(DataPorterWarning):

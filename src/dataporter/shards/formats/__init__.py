@@ -1,0 +1,1 @@
+"""File formats: one file each, behind the protocol in `format`."""

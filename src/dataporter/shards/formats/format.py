@@ -1,0 +1,62 @@
+"""The protocol of file formats: blocks of a file, decoding of a block, rows of a block.
+
+A format reads and never writes, except the decoded copy of a block. It knows nothing of orders,
+indices of a dataset or caches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from dataporter.shards.blocks import Block, Scanned
+
+Sample: TypeAlias = dict[str, Any]
+# The rows of an open block: row numbers of the block to samples, each a new dict.
+Rows: TypeAlias = Callable[[Sequence[int]], list[Sample]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How the files of a dataset are to be read."""
+
+    columns: tuple[str, ...] | None = None  # all of them, if None
+    dtype: str | None = None  # of tokens in a raw file
+    window: int | None = None  # tokens in a sample
+    allow_pickle: bool = False  # unpickling runs code from the data
+
+
+class Format(ABC):
+    """One file format, with the options of one dataset. It can be pickled."""
+
+    name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]  # of file names, such as ".parquet"
+    fixes_schema: ClassVar[bool] = True  # whether all files must have the same schema
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+
+    @abstractmethod
+    def scan(self, path: Path) -> Scanned:
+        """Find the blocks and the schema of a file, or say what is wrong with it."""
+
+    def check(self, schema: Mapping[str, Any]) -> None:  # noqa: B027  most accept any
+        """Raise unless the options fit the schema of the files."""
+
+    def is_mapped(self, schema: Mapping[str, Any]) -> bool:  # noqa: ARG002  most always are
+        """Return True if blocks are read by mmap as they lie in their file."""
+        return True
+
+    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+        """Write a block so that `open` can read it, as the only block of the file `to`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
+        """Open a block of a mapped file, or of a file that `decode` has written.
+
+        `data` is the whole file. For a decoded file, `block` has the offset 0 and its size.
+        """
