@@ -19,6 +19,8 @@ def test_the_public_surface_is_this():
     assert sorted(dataporter.__all__) == [
         "DataPorterError",
         "DataPorterWarning",
+        "Order",
+        "OrderedDataset",
         "PatchedDataLoader",
         "ResumableDataLoader",
         "ResumableDistributedSampler",

@@ -20,6 +20,7 @@ from dataporter.errors import DataPorterError, DataPorterWarning, StateError, Wo
 if TYPE_CHECKING:
     from dataporter.errors import *  # noqa: F403  as `__getattr__` finds them
     from dataporter.fetch.randomness import sample_rng
+    from dataporter.law.orders import Order, OrderedDataset
     from dataporter.patched_dataloader import PatchedDataLoader
     from dataporter.resumable_dataloader import ResumableDataLoader, create_resumable_dataloader
     from dataporter.samplers import ResumableDistributedSampler, ResumableSampler
@@ -30,6 +31,8 @@ __version__ = "0.1.0"
 __all__ = [
     "DataPorterError",
     "DataPorterWarning",
+    "Order",
+    "OrderedDataset",
     "PatchedDataLoader",
     "ResumableDataLoader",
     "ResumableDistributedSampler",
@@ -43,6 +46,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Order": "dataporter.law.orders",
+    "OrderedDataset": "dataporter.law.orders",
     "PatchedDataLoader": "dataporter.patched_dataloader",
     "ResumableDataLoader": "dataporter.resumable_dataloader",
     "ResumableDistributedSampler": "dataporter.samplers",

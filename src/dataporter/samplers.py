@@ -34,6 +34,7 @@ from dataporter.errors import (
 )
 from dataporter.law import (
     Order,
+    OrderedDataset,
     Plan,
     SequentialOrder,
     ShuffledOrder,
@@ -97,6 +98,7 @@ class ResumableSampler(Sampler[int]):
             replacement=replacement,
             num_samples=num_samples,
         )
+        self._data = data if weights is None and isinstance(data, OrderedDataset) else None
         self.shuffle = shuffle
         self.seed_is_given = seed is not None
         self._topology = Topology()
@@ -127,6 +129,20 @@ class ResumableSampler(Sampler[int]):
     @seed.setter
     def seed(self, seed: int) -> None:
         self._order = self._order.with_seed(checked_seed(seed))
+
+    def order_for(self, step_size: int) -> None:
+        """Ask the dataset again for its order, if it brings one: the ranks are now known."""
+        if self._data is not None:
+            self._order = self._data.epoch_order(
+                shuffle=self.shuffle,
+                seed=self.seed,
+                step_size=step_size,
+                world_size=self.topology.world_size,
+            )
+
+    def resume_order(self, saved_id: str) -> None:
+        """Take over the parameters of a saved run's order."""
+        self._order = self._order.resumed(saved_id)
 
     def resize(self, length: int) -> None:
         """Change the number of samples to draw from. Weighted orders cannot be resized."""
@@ -240,7 +256,8 @@ class ResumableSampler(Sampler[int]):
         if missing:
             msg = f"this is not a sampler's state: it is missing {', '.join(missing)}."
             raise StateFormatError(msg)
-        for name, present in (("length", self._order.length), ("order", self._order.id)):
+        order = self._order.resumed(str(state["order"]))
+        for name, present in (("length", order.length), ("order", order.id)):
             if state[name] != present:
                 msg = (
                     f"{name} changed: the state was saved with {state[name]!r}, this sampler has "
@@ -266,6 +283,7 @@ class ResumableSampler(Sampler[int]):
         moved = within(at, length, step=1, same_data=True)
         if moved is not at:
             warnings.warn(past_the_end(at, length, moved), StateMismatchWarning, stacklevel=2)
+        self._order = order
         self.seed = seed
         self._pass = _Pass(epoch=moved.epoch, start=moved.samples_processed, loaded=True)
 
@@ -353,6 +371,8 @@ def _make_order(
         raise OptionTypeError(msg)
     length = _checked_length(data if isinstance(data, int) else len(data))
     seed = drawn_seed() if seed is None else checked_seed(seed, optional=True)
+    if weights is None and num_samples is None and isinstance(data, OrderedDataset):
+        return data.epoch_order(shuffle=shuffle, seed=seed, step_size=1, world_size=1)
     if weights is None:
         if num_samples is not None:
             msg = (

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from dataporter.engine import Runner, WorkerOptions
 from dataporter.errors import OptionError
 from dataporter.fetch import Fetcher, conversion_of
-from dataporter.law import Topology
+from dataporter.law import OrderedDataset, Topology
 from dataporter.law.keys import key_as_int
 from dataporter.law.lane_states import Lanes
 from dataporter.options import LoaderOptions, as_device
@@ -110,14 +110,17 @@ def _own_sampler(
         return _agreeing(options.sampler, options.seed, told)
     if options.sampler is not None or options.batch_sampler is not None:
         return None
-    return strategy.create_sampler(
-        length_of(dataset),
+    length = length_of(dataset)
+    sampler = strategy.create_sampler(
+        dataset if isinstance(dataset, OrderedDataset) else length,
         shuffle=bool(options.shuffle),
         seed=options.seed,
         tail=options.tail or ("drop" if options.drops_last else "pad"),
         generator=options.generator,
         joins=True,
     )
+    sampler.order_for(sampler.topology.world_size * (options.batch_size or 1))
+    return sampler
 
 
 def _agreeing(
@@ -149,7 +152,7 @@ def _planned_source(
         tail=options.tail or ("drop" if options.drops_last else sampler.tail),
         seed_is_given=sampler.seed_is_given if is_users else options.seed is not None,
         awaits_group=strategy.awaits_group and isinstance(sampler, JoiningSampler),
-        grows=not is_users,
+        grows=not is_users and not isinstance(dataset, OrderedDataset),
         in_order=options.keeps_order,
     )
 

@@ -4,12 +4,19 @@ Nothing here knows torch, processes or files. `keys` derives keys, `permutation`
 shuffle, `orders` are the orders a run can have, `plan` shares an order among ranks.
 """
 
-from dataporter.law.orders import Order, SequentialOrder, ShuffledOrder, WeightedOrder
+from dataporter.law.orders import (
+    Order,
+    OrderedDataset,
+    SequentialOrder,
+    ShuffledOrder,
+    WeightedOrder,
+)
 from dataporter.law.permutation import Permutation
 from dataporter.law.plan import Plan, Tail, Topology, located
 
 __all__ = [
     "Order",
+    "OrderedDataset",
     "Permutation",
     "Plan",
     "SequentialOrder",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -18,34 +19,69 @@ from numpy.typing import ArrayLike, NDArray
 from dataporter.errors import OptionError
 from dataporter.law.keys import key_as_int, uniform
 from dataporter.law.permutation import MAX_LENGTH, Permutation
+from dataporter.law.plan import Plan
+
+
+class Order(ABC):
+    """A mapping from position to dataset index, for every epoch.
+
+    Subclass it for an order of your own, and give it to a loader by a dataset that has
+    `epoch_order` (`OrderedDataset`). It has to be immutable, and to pickle.
+    """
+
+    __slots__ = ()
+
+    length: int  # positions in one epoch
+    seed: int
+    id: str  # names the order and its parameters, without the seed
+
+    @abstractmethod
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the dataset indices at `positions`, which are in [0, length); (k,) to (k,)."""
+
+    @abstractmethod
+    def with_seed(self, seed: int) -> Order:
+        """Return the same order under another seed."""
+
+    def resumed(self, saved_id: str) -> Order:  # noqa: ARG002  most have no parameters
+        """Return this order with the parameters in the id of a saved run, as far as it can."""
+        return self
+
+    def deal(
+        self,
+        epoch: int,  # noqa: ARG002
+        positions: NDArray[np.int64],  # noqa: ARG002
+    ) -> NDArray[np.int64] | None:
+        """Return numbers by which the ranks share the positions of a step, lowest first.
+
+        Positions with near numbers go to near ranks. With None, they are shared by stride.
+        """
+        return None
+
+    def announce(self, epoch: int, positions: NDArray[np.int64], plan: Plan) -> None:  # noqa: B027
+        """Take note that `positions` of this rank are about to be read; `plan` says what follows.
+
+        An order over slow storage can have it fetched. It must return at once.
+        """
 
 
 @runtime_checkable
-class Order(Protocol):
-    """Position -> index, the contract of this module."""
+class OrderedDataset(Protocol):
+    """A map-style dataset that brings an order of its own.
 
-    @property
-    def length(self) -> int:
-        """Positions in one epoch."""
-        ...
+    The order may map positions to any of the dataset's indices. It is asked for when a loader is
+    built; `step_size` is the number of samples in one step of all ranks.
+    """
 
-    @property
-    def seed(self) -> int: ...
+    def __len__(self) -> int: ...
 
-    @property
-    def id(self) -> str:
-        """Names the order and its parameters, without the seed."""
-        ...
-
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Dataset indices at `positions`, each in [0, length); shape (k,) to (k,)."""
-        ...
-
-    def with_seed(self, seed: int) -> Order: ...
+    def epoch_order(
+        self, *, shuffle: bool, seed: int, step_size: int, world_size: int
+    ) -> Order: ...
 
 
 @dataclass(frozen=True, slots=True)
-class SequentialOrder:
+class SequentialOrder(Order):
     """0, 1, 2, … in every epoch."""
 
     length: int
@@ -61,7 +97,7 @@ class SequentialOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class ShuffledOrder:
+class ShuffledOrder(Order):
     """Another permutation of [0, length) in every epoch.
 
     >>> order = ShuffledOrder(5, seed=1)
@@ -93,7 +129,7 @@ def _permutation(length: int, seed: int, epoch: int) -> Permutation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WeightedOrder:
+class WeightedOrder(Order):
     """Indices drawn in proportion to their weights.
 
     With replacement, each position draws by itself: its own uniform number is looked up

@@ -11,6 +11,9 @@ So what all ranks have consumed after any step is a prefix of the order, and a r
 continue from there with other ranks and other batch sizes. For a fresh epoch in sequence
 this is, batch by batch, what torch's DistributedSampler gives.
 
+An order may have a step dealt otherwise (`Order.deal`): its positions are sorted by the order's
+numbers, and each rank takes the next `batch_size` of them. It is a prefix all the same.
+
 The tail is what does not fill a step on every rank:
 
 - `pad`: it is shared out, and the epoch's first positions fill up the ranks that would
@@ -21,9 +24,9 @@ The tail is what does not fill a step on every rank:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +34,8 @@ from numpy.typing import NDArray
 from dataporter.errors import OptionError, OptionTypeError
 
 Tail = Literal["pad", "drop", "uneven"]
+# Numbers by which ranks share positions; None if they share them by stride.
+Deal: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64] | None]
 
 # Positions that are worked out at a time: enough to make NumPy's cost per call vanish,
 # few enough that the first batch after a resume waits less than a millisecond for them.
@@ -109,14 +114,21 @@ class Plan:
         """Position that all ranks have reached after so many batches from `start`."""
         return min(start + batches * self.step_size, max(self.length, start))
 
-    def batches(self, start: int = 0) -> Iterator[NDArray[np.int64]]:
+    def batches(self, start: int = 0, deal: Deal | None = None) -> Iterator[NDArray[np.int64]]:
         """Yield the positions of each of this rank's batches; shapes (batch_size,)."""
-        for block in self.blocks(start):
+        for block in self.blocks(start, deal):
             for first in range(0, len(block), self.batch_size):
                 yield block[first : first + self.batch_size]
 
-    def blocks(self, start: int = 0) -> Iterator[NDArray[np.int64]]:
+    def blocks(self, start: int = 0, deal: Deal | None = None) -> Iterator[NDArray[np.int64]]:
         """Yield the same positions in blocks of many whole batches."""
+        if deal is not None and self.topology.world_size > 1 and start < self.length:
+            first = deal(np.array([start], dtype=np.int64))
+            if first is not None:
+                return self._dealt(start, deal)
+        return self._by_stride(start)
+
+    def _by_stride(self, start: int) -> Iterator[NDArray[np.int64]]:
         rank, world_size = self.topology.rank, self.topology.world_size
         count = self.num_samples(start)
         block = -(-_BLOCK // self.batch_size) * self.batch_size
@@ -126,6 +138,34 @@ class Plan:
             if self.tail == "pad" and positions[-1] >= self.length:
                 positions %= self.length
             yield positions
+
+    def _dealt(self, start: int, deal: Deal) -> Iterator[NDArray[np.int64]]:
+        rank, step, size = self.topology.rank, self.step_size, self.batch_size
+        end = start + self.remaining(start)
+        whole = end - (end - start) % step
+        block = max(_BLOCK // step, 1) * step
+        for first in range(start, whole, block):
+            positions = np.arange(first, min(first + block, whole), dtype=np.int64)
+            steps = _sorted_by(deal, positions, step)
+            yield steps[:, rank * size : (rank + 1) * size].ravel()
+        if whole < end:  # the last step is short
+            yield self._last_share(np.arange(whole, end, dtype=np.int64), deal)
+
+    def _last_share(self, positions: NDArray[np.int64], deal: Deal) -> NDArray[np.int64]:
+        """Return this rank's share of fewer positions than fill a step; the first have one more."""
+        ranks = self.topology.world_size
+        if self.tail == "pad":
+            missing = -len(positions) % ranks
+            positions = np.append(positions, np.arange(missing) % self.length)
+        shares = np.array_split(_sorted_by(deal, positions, len(positions))[0], ranks)
+        return shares[self.topology.rank]
+
+
+def _sorted_by(deal: Deal, positions: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+    """Sort the positions of each step by their numbers; shape (steps, step)."""
+    numbers: NDArray[np.int64] = deal(positions)  # type: ignore[assignment]  # it deals by numbers
+    by_number = np.argsort(numbers.reshape(-1, step), axis=1, kind="stable")
+    return np.take_along_axis(positions.reshape(-1, step), by_number, axis=1)
 
 
 def located(epoch: int, samples: int, length: int) -> tuple[int, int]:

@@ -46,7 +46,7 @@ def resumption(
         saved, progress = _from_place(source, state)
     else:
         saved, progress = source.parse(state)
-        present = source.identity()
+        present = replace(source.identity(), order=source.order_id_from(saved.order))
         if not source.seed_is_given:
             present = replace(present, seed=saved.seed)
         found += mismatches(saved, present, world_may_change=source.world_may_change)
@@ -64,7 +64,7 @@ def resumption(
         message = unchecked(progress, seed=source.seed if is_drawn else None)
         warn_user(message, UncheckedStateWarning)
     seed = source.seed if source.seed_is_given else saved.seed
-    return Resumption(progress, seed, length)
+    return Resumption(progress, seed, length, None if is_place(state) else saved.order)
 
 
 def _from_place(source: Source, state: Any) -> tuple[Identity, Progress]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -67,6 +68,9 @@ class PlannedSource(Source):
     def order_id(self) -> str:
         return self._sampler.order.id
 
+    def order_id_from(self, saved: str) -> str:
+        return self._sampler.order.resumed(saved).id
+
     @property
     def plan(self) -> Plan:
         """The plan by which ranks share the current epoch: batches, tail, end."""
@@ -103,6 +107,7 @@ class PlannedSource(Source):
             return
         if not self.seed_is_given:
             self._sampler.seed = agreed(self._sampler.seed)
+        self._sampler.order_for(self.plan.step_size)
         self._awaits_group = False
 
     def fresh(self, epoch: int) -> Progress:
@@ -163,6 +168,8 @@ class PlannedSource(Source):
         if self._grows:
             self._sampler.resize(self._length_now() if at.length is None else at.length)
         self._sampler.seed = at.seed
+        if at.order is not None:
+            self._sampler.resume_order(at.order)
         self._awaits_group = False  # whoever loads this state has this seed
 
     @property
@@ -182,8 +189,10 @@ class PlannedSource(Source):
 
 def _tasks(progress: Progress, order: Order, plan: Plan, keys: EpochKeys) -> Iterator[Task]:
     number, size = progress.batches_processed, plan.batch_size
-    for block in plan.blocks(progress.samples_processed):
+    deal = functools.partial(order.deal, progress.epoch)
+    for block in plan.blocks(progress.samples_processed, deal):
         positions = around(progress.ahead, block) if progress.ahead else block
+        order.announce(progress.epoch, positions, plan)
         indices = order.indices(progress.epoch, positions)
         for first in range(0, len(positions), size):
             number += 1

@@ -43,6 +43,7 @@ class Resumption(NamedTuple):
     progress: Progress
     seed: int
     length: int | None = None  # positions of this epoch, where the dataset has changed since
+    order: str | None = None  # the saved name of the order, where there is one
 
 
 class Source(ABC):
@@ -77,6 +78,10 @@ class Source(ABC):
     @abstractmethod
     def order_id(self) -> str:
         """The name of the order, with everything that decides it but the seed."""
+
+    def order_id_from(self, saved: str) -> str:
+        """Return the name of the order once it has taken over the parameters in a saved name."""
+        return self.order_id
 
     @property
     def plan(self) -> Plan | None:

@@ -49,6 +49,9 @@ class IndexedLaneSource(LaneSource):
     def order_id(self) -> str:
         return self._inner.order_id
 
+    def order_id_from(self, saved: str) -> str:
+        return self._inner.order_id_from(saved)
+
     @property
     def plan(self) -> Plan | None:
         return self._inner.plan
