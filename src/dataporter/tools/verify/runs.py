@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import pickle
@@ -167,7 +168,8 @@ class _Delivery:
             topology=sampler.topology,
             tail=tail,
         )
-        return (tuple(map(int, batch)) for batch in plan.batches(loader.samples_processed))
+        deal = functools.partial(sampler.order.deal, loader.epoch)
+        return (tuple(map(int, batch)) for batch in plan.batches(loader.samples_processed, deal))
 
     def _record(self, batch: Any, positions: tuple[int, ...] | None) -> None:
         loader, indices = self._loader, None

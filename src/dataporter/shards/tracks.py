@@ -1,0 +1,259 @@
+"""Tracks: the shuffled order of data that lies in blocks.
+
+The blocks are permuted and laid end to end as a tape. The tape is cut into K equal tracks, K a
+power of two, which are read side by side: every K consecutive positions, a group, take one row of
+each track. So neighbouring positions lie far apart in the data, while only about K blocks are in
+use at a time::
+
+    tape      |block 7|block 2 |block 9|block 0|block 5 |block 1|block 8|block 3|
+    tracks    [------ 0 ------][------ 1 ------][------ 2 ------][----- 3 ------]
+    group g     ^ + g            ^ + g            ^ + g            ^ + g
+
+Within a group the tracks come in a scrambled order that is spread evenly: of every aligned run of
+2^s positions, each of 2^s equal ranges of tracks has one (an Owen scramble of the van der Corput
+sequence). A block is read from a random row on, and around; its rows are permuted inside pages of
+a sixteenth of the block (at least 16 rows), so that a mapped file is read page by page. All of it
+is a function of (seed, epoch, position).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.law import Order, Permutation
+from dataporter.law.keys import key_as_int, mix
+
+_PAGES = 16  # of a block
+_LEAST_PAGE = 16  # rows
+_LEAST_TRACKS = 256
+_BLOCKS_PER_TRACK = 8
+_BUCKETS_PER_BLOCK = 2
+# x ^= x * c with an even c changes each bit by lower ones only, and can be undone. Odd halves with
+# well spread bits; what matters is tested: every group meets every track, in an even spread.
+_SCRAMBLE = tuple(np.uint32(c) for c in (0x9E3779BA, 0x6C8E944E, 0xD1B54A32, 0x8CB92BA6))
+_ROUNDS = 4
+# Primes above every size of a page, hence without a common factor.
+_FACTORS = np.array(
+    [
+        *(1_921_618_823, 1_325_203_133, 1_902_222_631, 1_240_430_531),
+        *(1_282_972_393, 1_434_622_963, 1_296_086_039, 2_038_364_417),
+        *(1_738_618_597, 1_574_827_253, 1_249_524_127, 1_522_057_349),
+        *(2_030_748_089, 1_571_865_403, 1_392_751_567, 1_534_802_663),
+    ],
+    dtype=np.uint64,
+)
+
+
+def tracks_for(blocks: int, *, step_size: int, world_size: int) -> int:
+    """Choose the number of tracks: enough for a step of all ranks, at most an eighth of the blocks.
+
+    >>> tracks_for(20_000, step_size=512, world_size=8)
+    1024
+    >>> tracks_for(100, step_size=512, world_size=8)
+    8
+    """
+    wanted = max(_LEAST_TRACKS, 2 * step_size, 8 * world_size)
+    most = max(blocks // _BLOCKS_PER_TRACK, 1)
+    return min(1 << (wanted - 1).bit_length(), 1 << (most.bit_length() - 1))
+
+
+class Uses(NamedTuple):
+    """The stretches of an epoch in which blocks are read; a block may have several."""
+
+    blocks: NDArray[np.int64]
+    first: NDArray[np.int64]  # the first position that may read the block
+    last: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracksOrder(Order):
+    """An order in which blocks that are read together are few, and samples well mixed.
+
+    >>> order = TracksOrder(np.array([3, 0, 4]), tracks=2, seed=1)
+    >>> sorted(order.indices(0, np.arange(7)).tolist())
+    [0, 1, 2, 3, 4, 5, 6]
+    """
+
+    rows: NDArray[np.int64]  # of each block
+    tracks: int
+    seed: int = 0
+    length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", int(self.rows.sum()))
+
+    @property
+    def id(self) -> str:  # type: ignore[override]  # a constant elsewhere
+        # The first number rises if the order ever changes: old states must not match it.
+        return f"tracks-1, {self.tracks} side by side"
+
+    def with_seed(self, seed: int) -> TracksOrder:
+        return replace(self, seed=seed)
+
+    def resumed(self, saved_id: str) -> TracksOrder:
+        """Take over the number of tracks of a saved run."""
+        saved = re.fullmatch(r"tracks-1, (\d+) side by side", saved_id)
+        tracks = int(saved[1]) if saved else 0
+        is_power = tracks > 0 and tracks & (tracks - 1) == 0
+        return replace(self, tracks=tracks) if is_power else self
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _tape(self, epoch).indices(positions)
+
+    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the track of each position: ranks that share a node share blocks."""
+        return _tape(self, epoch).tracks_of(positions)[0]
+
+    def uses(self, epoch: int) -> Uses:
+        """Return the stretches in which blocks are read, in the order of their first positions."""
+        return _tape(self, epoch).uses()
+
+
+class _Tape:
+    """The blocks of one epoch, laid end to end, and the tracks that it is cut into."""
+
+    def __init__(self, rows: NDArray[np.int64], tracks: int, seed: int, epoch: int) -> None:
+        filled = np.flatnonzero(rows)
+        count = len(filled)
+        shuffle = Permutation(count, key_as_int("blocks", seed), epoch)
+        self.blocks = filled[shuffle(np.arange(count, dtype=np.int64))]
+        first = np.cumsum(rows) - rows
+        self._first = first[self.blocks]  # dataset index of a block's first row
+        self._edges = np.zeros(count + 1, dtype=np.int64)  # where blocks begin on the tape
+        np.cumsum(rows[self.blocks], out=self._edges[1:])
+        self.length = int(self._edges[-1])
+        self._tracks = tracks
+        self._groups, longer = divmod(self.length, tracks)  # whole groups; tracks with one more
+        numbers = np.arange(tracks + 1, dtype=np.int64)
+        self._starts = numbers * self._groups + numbers * longer // tracks
+        self._longer = np.flatnonzero(np.diff(self._starts) > self._groups)
+        self._reversed = _bit_reversals(tracks)
+        self._group_key = key_as_int("groups", seed, epoch)
+        self._row_key = key_as_int("rows", seed, epoch)
+        # The first block that ends after the start of each bucket, to look blocks up from there.
+        per_bucket = max(self.length // (_BUCKETS_PER_BLOCK * count), 1) if count else 1
+        self._shift = per_bucket.bit_length() - 1
+        ends = (self._edges[1:] + ((1 << self._shift) - 1)) >> self._shift
+        buckets = (self.length >> self._shift) + 2
+        self._buckets = np.cumsum(np.bincount(ends, minlength=buckets)).astype(np.int32)
+
+    def indices(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        track, group = self.tracks_of(positions)
+        at = self._starts[track]
+        at += group
+        place = self._places(at)
+        start = self._edges[place]
+        at -= start
+        rows = self._rows(place, at, self._edges[place + 1] - start)
+        rows += self._first[place]
+        return rows
+
+    def tracks_of(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Return the track and the group of each position."""
+        group = positions // self._tracks
+        member = positions - group * self._tracks
+        scrambled = member.astype(np.uint32)
+        scrambled += mix(self._group_key, group).astype(np.uint32)
+        for factor in _SCRAMBLE:
+            scrambled ^= scrambled * factor
+        scrambled &= np.uint32(self._tracks - 1)
+        track = self._reversed[scrambled]
+        in_last = np.flatnonzero(group == self._groups)  # the short group at the end
+        if in_last.size:
+            track[in_last] = self._longer[member[in_last]]
+        return track, group
+
+    def _places(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the block, on the tape, that holds each row of it."""
+        place: NDArray[np.int64] = self._buckets[at >> self._shift].astype(np.int64)
+        place += self._edges[place + 1] <= at  # it is this block or, mostly, the next
+        beyond = np.flatnonzero(self._edges[place + 1] <= at)
+        if beyond.size:
+            place[beyond] = np.searchsorted(self._edges, at[beyond], side="right") - 1
+        return place
+
+    def _rows(
+        self, place: NDArray[np.int64], at: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the rows that come as number `at` of blocks of `rows` rows.
+
+        A block is read from a row of its own on, and around; inside a page, rows are permuted.
+        Without the first, blocks of equal size would all show their first rows at the same time.
+        """
+        keys = mix(self._row_key, place)
+        turned = ((keys >> np.uint64(32)) * rows.astype(np.uint64) >> np.uint64(32)).astype(
+            np.int64
+        )
+        turned += at
+        turned -= np.where(turned >= rows, rows, 0)
+        per_page = np.maximum((rows + (_PAGES - 1)) // _PAGES, _LEAST_PAGE)
+        page = turned // per_page
+        start = page * per_page
+        sizes = np.minimum(per_page, rows - start)
+        keys += page.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
+        keys ^= keys >> np.uint64(32)
+        keys *= np.uint64(0xBF58476D1CE4E5B9)
+        start += _permuted(turned - start, sizes, keys)
+        return start
+
+    def uses(self) -> Uses:
+        # Cut the tape where a block or a track begins: each piece is one stretch of one block.
+        cuts = np.union1d(self._edges[:-1], self._starts[:-1])
+        cuts = cuts[cuts < self.length]
+        track = np.searchsorted(self._starts, cuts, side="right") - 1
+        place = np.searchsorted(self._edges, cuts, side="right") - 1
+        ends = np.append(cuts[1:], self.length)
+        first = (cuts - self._starts[track]) * self._tracks
+        last = (ends - self._starts[track]) * self._tracks - 1
+        by_first = np.argsort(first, kind="stable")
+        last = np.minimum(last, self.length - 1)
+        return Uses(self.blocks[place][by_first], first[by_first], last[by_first])
+
+
+@functools.lru_cache(maxsize=4)
+def _tape(order: TracksOrder, epoch: int) -> _Tape:
+    return _Tape(order.rows, order.tracks, order.seed, epoch)
+
+
+def _bit_reversals(count: int) -> NDArray[np.int64]:
+    """Return the numbers below a power of two with their bits in reverse."""
+    reversals = np.zeros(1, dtype=np.int64)
+    while len(reversals) < count:
+        reversals = np.concatenate([2 * reversals, 2 * reversals + 1])
+    return reversals
+
+
+def _permuted(
+    numbers: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """Permute [0, size) by a key, for each number its own; sizes are below 2**30.
+
+    The numbers are multiplied and shifted modulo `size`. Then each round reflects [0, size) at a
+    point of its own and moves some pairs, as their hashes say (the swap-or-not shuffle). All of it
+    can be undone for any size, so nothing has to be walked as in a power of two.
+    """
+    wide = sizes.astype(np.uint64)
+    start = numbers.astype(np.uint64)
+    start *= _FACTORS[(keys & np.uint64(15)).astype(np.intp)]
+    start += keys >> np.uint64(32)
+    start %= wide
+    x, size = start.astype(np.uint32), sizes.astype(np.uint32)
+    for number in range(_ROUNDS):
+        keys = keys * np.uint64(0x9E3779B97F4A7C15) + np.uint64(number)
+        partner = ((keys >> np.uint64(32)) * wide >> np.uint64(32)).astype(np.uint32) - x
+        # Below zero it has wrapped to a huge number, and adding the size wraps it back.
+        np.minimum(partner, partner + size, out=partner)
+        # Both numbers of a pair have this hash, so both move or neither does.
+        hashed = np.maximum(x, partner)
+        hashed ^= keys.astype(np.uint32)
+        hashed *= np.uint32(0x9E3779B1)
+        hashed ^= hashed >> np.uint32(15)
+        hashed *= np.uint32(0x85EBCA77)
+        np.copyto(x, partner, where=hashed >= np.uint32(1 << 31))
+    return x.astype(np.int64)
