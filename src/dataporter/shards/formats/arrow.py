@@ -1,0 +1,223 @@
+"""Arrow IPC files: Hugging Face's `save_to_disk`, Feather, files and streams of pyarrow.
+
+Uncompressed files are mapped as they lie; a block is a run of record batches. A file with
+dictionaries is one block, since a record batch cannot be read without them. Compressed files are
+decoded into uncompressed ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dataporter.errors import ShardChangedError, ShardFormatError
+from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.formats.arrow_messages import (
+    BATCH,
+    DICTIONARY,
+    MAGIC,
+    SCHEMA,
+    START,
+    BrokenMessageError,
+    Message,
+    messages_of,
+)
+from dataporter.shards.formats.columns import check_columns, describe, rows_of_batches
+from dataporter.shards.formats.evidence import checksum_of, damaged
+from dataporter.shards.formats.format import Format, ReadOptions, Rows
+
+TARGET = 8 << 20  # bytes of a block
+LARGE = 256 << 20  # bytes of a block that is worth a warning
+EXPECTED = "an Arrow IPC file or stream"
+
+
+class ArrowFormat(Format):
+    """Arrow IPC, the file and the stream format."""
+
+    name = "arrow"
+    suffixes = (".arrow", ".ipc", ".feather")
+
+    def scan(self, path: Path) -> Scanned:
+        messages, columns = _read_headers(path)
+        batches = [message for message in messages if message.kind == BATCH]
+        is_compressed = any(batch.is_compressed for batch in batches)
+        warnings = []
+        if any(message.kind == DICTIONARY for message in messages):
+            runs = [messages]
+            blocks = [_whole_file(path, messages, batches)]
+            if blocks[0].decoded > LARGE:
+                warnings.append(
+                    f"{path} is one block of {blocks[0].decoded >> 20} MiB, since its columns are "
+                    "encoded by dictionaries. Decode them by pyarrow's `dictionary_decode`, and "
+                    "write the file again."
+                )
+        else:
+            runs = list(_runs(batches))
+            blocks = [_block(run, is_compressed=is_compressed) for run in runs]
+            for batch in batches:
+                if batch.decoded > LARGE:
+                    warnings.append(
+                        f"{path} has a record batch of {batch.decoded >> 20} MiB, which is one "
+                        "block. Write it again in smaller batches, as by `max_chunksize`."
+                    )
+                    break
+        schema: dict[str, Any] = {"columns": columns}
+        if is_compressed:
+            schema["compressed"] = True
+        return Scanned(tuple(block for block in blocks if block.rows), schema, tuple(warnings))
+
+    def check(self, schema: Mapping[str, Any]) -> None:
+        check_columns(self.options.columns, schema["columns"])
+
+    def is_mapped(self, schema: Mapping[str, Any]) -> bool:
+        return not schema.get("compressed", False)
+
+    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+        del schema
+        with pa.memory_map(str(path)) as file:
+            data = memoryview(file.read_buffer())
+            write_decoded(path, _batches(data, block), self.options, to)
+
+    def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
+        del schema
+        return open_batches(data, block, self.options)
+
+
+def open_batches(data: memoryview, block: Block, options: ReadOptions) -> Rows:
+    """Open the rows of a block of an Arrow file, or of a whole one, without copying them."""
+    return rows_of_batches(_batches(data, block), options.columns)
+
+
+def write_decoded(
+    path: Path, batches: Sequence[pa.RecordBatch], options: ReadOptions, to: Path
+) -> None:
+    """Write the chosen columns as an uncompressed Arrow file, which `open_batches` opens."""
+    batches = [_plain(batch, options.columns) for batch in batches]
+    try:
+        with pa.OSFile(str(to), "wb") as file, pa.ipc.new_file(file, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        msg = (
+            f"A block cannot be written as plain Arrow data: {path}. Found {error}. "
+            "Write the file again without nested dictionaries."
+        )
+        raise ShardFormatError(msg) from error
+
+
+def _plain(batch: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
+    """Return the chosen columns, those of dictionaries as plain ones."""
+    names = batch.schema.names if columns is None else list(dict.fromkeys(columns))
+    fields, arrays = [], []
+    for name in names:
+        field, array = batch.schema.field(name), batch.column(name)
+        if pa.types.is_dictionary(field.type):
+            field, array = field.with_type(field.type.value_type), array.dictionary_decode()
+        fields.append(field)
+        arrays.append(array)
+    # A batch without columns keeps its number of rows only as a selection.
+    schema = pa.schema(fields, batch.schema.metadata)
+    return pa.record_batch(arrays, schema=schema) if arrays else batch.select([])
+
+
+def _read_headers(path: Path) -> tuple[list[Message], dict[str, str]]:
+    """Read the headers of all messages, and the columns. Say what is wrong with the file."""
+    try:
+        with path.open("rb") as file:
+            messages = list(messages_of(file))
+            if not messages or messages[0].kind != SCHEMA:
+                raise damaged(path, EXPECTED, "it does not begin with a schema")
+            file.seek(messages[0].offset)
+            schema = pa.ipc.read_schema(pa.py_buffer(file.read(messages[0].size)))
+    except (BrokenMessageError, pa.ArrowException) as error:
+        raise damaged(path, EXPECTED, str(error)) from error
+    return messages, describe(schema)
+
+
+def _runs(batches: Sequence[Message]) -> Iterator[list[Message]]:
+    """Group record batches that lie side by side into runs of about TARGET bytes."""
+    run: list[Message] = []
+    for batch in batches:
+        if run:
+            end = run[-1].offset + run[-1].size
+            size = sum(message.decoded for message in run)
+            if batch.offset != end or size + batch.decoded > TARGET:
+                yield run
+                run = []
+        run.append(batch)
+    if run:
+        yield run
+
+
+def _block(run: Sequence[Message], *, is_compressed: bool) -> Block:
+    size = run[-1].offset + run[-1].size - run[0].offset
+    return Block(
+        run[0].offset,
+        size,
+        sum(batch.rows for batch in run),
+        sum(batch.decoded for batch in run) if is_compressed else size,
+        checksum_of(*(batch.header for batch in run)),
+    )
+
+
+def _whole_file(path: Path, messages: Sequence[Message], batches: Sequence[Message]) -> Block:
+    size = path.stat().st_size
+    return Block(
+        0,
+        size,
+        sum(batch.rows for batch in batches),
+        max(size, sum(message.decoded for message in messages)),
+        checksum_of(*(message.header for message in messages)),
+    )
+
+
+def _batches(data: memoryview, block: Block) -> list[pa.RecordBatch]:
+    """Read the record batches of a block. A block at offset 0 is a whole file."""
+    if block.offset + block.size > len(data):
+        msg = (
+            f"The file is shorter than when it was indexed: {len(data)} bytes, a block ends at "
+            f"byte {block.offset + block.size}. Restore the file, or build the index again."
+        )
+        raise ShardChangedError(msg)
+    file = pa.py_buffer(data)
+    is_file = bytes(data[: len(MAGIC)]) == MAGIC
+    try:
+        schema = pa.ipc.read_schema(file[START:] if is_file else file)
+        if block.offset == 0:
+            batches = _all_batches(file, is_file=is_file)
+        else:
+            batches = _batches_of_run(file[block.offset : block.offset + block.size], schema)
+        for batch in batches:
+            batch.validate()
+    except (pa.ArrowException, EOFError, OSError) as error:
+        msg = (
+            f"Arrow data is damaged in bytes {block.offset} to {block.offset + block.size}: "
+            f"{error}. Write or download the file again."
+        )
+        raise ShardFormatError(msg) from error
+    rows = sum(batch.num_rows for batch in batches)
+    if rows != block.rows:
+        msg = (
+            f"The file has changed since it was indexed: the block at byte {block.offset} has "
+            f"{rows} rows, expected {block.rows}. Restore the file, or build the index again."
+        )
+        raise ShardChangedError(msg)
+    return batches
+
+
+def _all_batches(file: pa.Buffer, *, is_file: bool) -> list[pa.RecordBatch]:
+    if not is_file:
+        return list(pa.ipc.open_stream(file))
+    reader = pa.ipc.open_file(file)
+    return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+
+
+def _batches_of_run(run: pa.Buffer, schema: pa.Schema) -> list[pa.RecordBatch]:
+    reader = pa.BufferReader(run)
+    batches = []
+    while reader.tell() < run.size:
+        batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(reader), schema))
+    return batches

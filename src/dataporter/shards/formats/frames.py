@@ -1,0 +1,88 @@
+"""Compressed text in frames: gzip members and zstd frames, one after the other.
+
+A file of several frames can be decompressed from the beginning of each, so that it has several
+blocks. bgzip, pzstd, and appending to a file write such files.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from dataporter.errors import MissingExtraError
+
+STEP = 256 << 10  # bytes read at once
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+SKIPPABLE = b"\x2a\x4d\x18"  # after one byte from 0x50 to 0x5f: a frame without text, of pzstd
+WINDOW = 1 << 31  # bytes, so that files of `zstd --long=31` can be read
+
+
+class BrokenFrameError(Exception):
+    """The compressed data is damaged, or ends before its last frame does."""
+
+
+class Piece(NamedTuple):
+    """Some decompressed bytes, and the end of their frame in the file if it ends with them."""
+
+    text: bytes
+    end: int | None
+
+
+def compression_of(start: bytes) -> str | None:
+    """Return the compression of a file by its first bytes."""
+    if start.startswith(GZIP):
+        return "gzip"
+    is_skippable = start[1:4] == SKIPPABLE and start[0] >> 4 == 5  # noqa: PLR2004
+    return "zstd" if start.startswith(ZSTD) or is_skippable else None
+
+
+def pieces_of(path: Path, compression: str, offset: int, size: int) -> Iterator[Piece]:
+    """Decompress bytes of a file, which must begin and end with frames."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        yield from _pieces(file, compression, offset, offset + size)
+
+
+def _pieces(file: BinaryIO, compression: str, position: int, stop: int) -> Iterator[Piece]:
+    """Yield pieces of frames up to `stop`. `position` is that of the first byte unread."""
+    pending = b""
+    while True:
+        pending = pending or file.read(min(STEP, stop - position))
+        if not pending:
+            return
+        if compression == "gzip" and not pending.strip(b"\0"):  # padding after the last member
+            position += len(pending)
+            pending = b""
+            continue
+        frame = _decompressor(compression)
+        while not frame.eof:
+            if not pending:
+                pending = file.read(min(STEP, stop - position))
+                if not pending:
+                    msg = "the compressed data ends in the middle of a frame"
+                    raise BrokenFrameError(msg)
+            try:
+                text = frame.decompress(pending)
+            except Exception as error:
+                if not isinstance(error, zlib.error) and type(error).__name__ != "ZstdError":
+                    raise
+                msg = f"the compressed data is damaged near byte {position}: {error}"
+                raise BrokenFrameError(msg) from error
+            rest = frame.unused_data if frame.eof else b""
+            position += len(pending) - len(rest)
+            pending = rest
+            yield Piece(text, position if frame.eof else None)
+
+
+def _decompressor(compression: str) -> Any:
+    if compression == "gzip":
+        return zlib.decompressobj(wbits=31)
+    try:
+        import zstandard  # noqa: PLC0415  needed for .zst files only
+    except ImportError as error:
+        msg = "zstandard is required for .zst files. Run `pip install torch-dataporter[shards]`."
+        raise MissingExtraError(msg) from error
+    return zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
