@@ -26,7 +26,8 @@ from dataporter.shards.formats.arrow_messages import (
     messages_of,
 )
 from dataporter.shards.formats.columns import check_columns, describe, rows_of_batches
-from dataporter.shards.formats.evidence import checksum_of, damaged
+from dataporter.shards.formats.damage import damaged
+from dataporter.shards.formats.evidence import evidence
 from dataporter.shards.formats.format import Format, ReadOptions, Rows
 
 TARGET = 8 << 20  # bytes of a block
@@ -159,7 +160,7 @@ def _block(run: Sequence[Message], *, is_compressed: bool) -> Block:
         size,
         sum(batch.rows for batch in run),
         sum(batch.decoded for batch in run) if is_compressed else size,
-        checksum_of(*(batch.header for batch in run)),
+        evidence(batch.header for batch in run),
     )
 
 
@@ -170,7 +171,7 @@ def _whole_file(path: Path, messages: Sequence[Message], batches: Sequence[Messa
         size,
         sum(batch.rows for batch in batches),
         max(size, sum(message.decoded for message in messages)),
-        checksum_of(*(message.header for message in messages)),
+        evidence(message.header for message in messages),
     )
 
 

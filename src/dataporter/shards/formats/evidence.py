@@ -1,68 +1,42 @@
-"""Evidence about files: checksums of their blocks, and errors that show what a file is."""
+"""Evidence of a block's contents: 64 bits that differ when the contents do, read at little cost."""
 
 from __future__ import annotations
 
-from hashlib import blake2b
-from pathlib import Path
+import hashlib
+from collections.abc import Iterable
 
-from dataporter.errors import ShardFormatError
+from dataporter.errors import ShardChangedError
+from dataporter.shards.blocks import Block
 
-# What a file of another kind begins with, and what it then is.
-KINDS = (
-    (b"PAR1", "a Parquet file"),
-    (b"ARROW1", "an Arrow file"),
-    (b"FEA1", "a Feather file of version 1"),
-    (b"\x1f\x8b", "gzip data"),
-    (b"\x28\xb5\x2f\xfd", "zstd data"),
-    (b"BZh", "bzip2 data"),
-    (b"\xfd7zXZ", "xz data"),
-    (b"PK\x03\x04", "a zip archive"),
-    (b"\x93NUMPY", "a NumPy array"),
-    (b"\x89HDF", "an HDF5 file"),
-    (b"version https://git-lfs", "a pointer of Git LFS, whose data was not downloaded"),
-    (b"\xff\xfe", "text in UTF-16"),
-    (b"\xfe\xff", "text in UTF-16"),
-)
-TAR = slice(257, 262)  # bytes of a tar header that are b"ustar"
+_PROBE = 4096  # bytes at each end of a block
 
 
-def checksum_of(*parts: bytes | memoryview) -> int:
-    """Return 64 bits that differ where the parts do."""
-    digest = blake2b(digest_size=8)
+def evidence(parts: Iterable[bytes | memoryview]) -> int:
+    """Hash parts of a block into an unsigned 64-bit integer.
+
+    >>> evidence([b"ab", b"c"]) == evidence([b"abc"])
+    True
+    """
+    digest = hashlib.blake2b(digest_size=8, person=b"dataporter")
     for part in parts:
         digest.update(part)
     return int.from_bytes(digest.digest(), "little")
 
 
-def damaged(path: Path, expected: str, reason: str) -> ShardFormatError:
-    """Return the error of a file that is not as expected, with what was found instead.
-
-    >>> print(damaged(Path("missing.arrow"), "an Arrow file", "it has no end"))
-    This is not an Arrow file, or it is cut off: missing.arrow. Found a file that cannot be ...
-    """
-    return ShardFormatError(
-        f"This is not {expected}, or it is cut off: {path}. Found {_found(path)}: {reason}. "
-        "Download or write it again, or remove it from the dataset."
-    )
+def evidence_of_ends(data: memoryview, offset: int, size: int) -> int:
+    """Hash the size, the head and the tail of a run of bytes."""
+    end = offset + size
+    head = data[offset : min(offset + _PROBE, end)]
+    tail = data[max(end - _PROBE, offset) : end]
+    return evidence([size.to_bytes(8, "little"), head, tail])
 
 
-def _found(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            start = file.read(512)
-    except OSError:
-        return "a file that cannot be read"
-    return f"{_kind(start)} of {size:,} bytes" if start else "an empty file"
-
-
-def _kind(start: bytes) -> str:
-    for magic, kind in KINDS:
-        if start.startswith(magic):
-            return kind
-    if start[TAR] == b"ustar":
-        return "a tar archive"
-    text = start.lstrip().lower()
-    if text.startswith((b"<!doctype", b"<html", b"<?xml")):
-        return "an HTML or XML page, often the error of a failed download,"
-    return f"a file that begins with {start[:16]!r}"
+def require_whole(data: memoryview, block: Block) -> None:
+    """Raise unless a file still has all bytes of a block."""
+    end = block.offset + block.size
+    if len(data) < end:
+        msg = (
+            f"The file became shorter since it was indexed: it has {len(data):,} bytes, but a "
+            f"block ends at {end:,}. Restore the file, or build the index again."
+        )
+        raise ShardChangedError(msg)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from dataporter.arguments import did_you_mean
 from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
 from dataporter.shards.blocks import Block, Scanned
-from dataporter.shards.formats.evidence import checksum_of, damaged
+from dataporter.shards.formats.damage import damaged
+from dataporter.shards.formats.evidence import evidence
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.formats.frames import BrokenFrameError, compression_of, pieces_of
 
@@ -80,7 +81,7 @@ class JsonLinesFormat(Format):
             raise damaged(path, f"{schema['compression']} data", str(error)) from error
         for start in (0, text.find(b"\n") + 1):
             lines = memoryview(text)[start : start + block.decoded]
-            if checksum_of(lines) == block.checksum:
+            if evidence([lines]) == block.checksum:
                 to.write_bytes(lines)
                 return
         msg = (
@@ -198,7 +199,7 @@ def _plain_blocks(path: Path, lines: Lines) -> Iterator[Block]:
         while text := file.read(TARGET):
             if not text.endswith(b"\n"):
                 text += file.readline()
-            yield Block(offset, len(text), lines.count(text), len(text), checksum_of(text))
+            yield Block(offset, len(text), lines.count(text), len(text), evidence([text]))
             offset += len(text)
 
 

@@ -13,7 +13,8 @@ from dataporter.errors import ShardChangedError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.arrow import open_batches, write_decoded
 from dataporter.shards.formats.columns import check_columns, describe
-from dataporter.shards.formats.evidence import checksum_of, damaged
+from dataporter.shards.formats.damage import damaged
+from dataporter.shards.formats.evidence import evidence
 from dataporter.shards.formats.format import Format, Rows
 
 EXPECTED = "a Parquet file"
@@ -89,7 +90,7 @@ class ParquetFormat(Format):
             end = max(end, last)
             if self._is_chosen(column.path_in_schema):
                 decoded += _decoded_bytes(column, group.num_rows)
-        checksum = checksum_of(footer.raw, number.to_bytes(8, "little"))
+        checksum = evidence([footer.raw, number.to_bytes(8, "little")])
         return Block(max(start, 0), max(end - start, 0), group.num_rows, int(decoded), checksum)
 
     def _is_chosen(self, path_in_schema: str) -> bool:

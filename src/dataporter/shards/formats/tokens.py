@@ -1,0 +1,205 @@
+"""Token files: `.bin` with raw numbers, and `.npy`.
+
+`window` consecutive tokens are a sample, `{"tokens": array}`. The windows of a file lie end to
+end; the tokens after its last whole window are left out. An `.npy` file with more than one
+dimension has a sample in each row and needs no window.
+
+A sample has memory of its own and the byte order of this machine.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from dataporter.errors import OptionError, ShardFormatError, ShardSchemaError
+from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.formats.evidence import evidence_of_ends, require_whole
+from dataporter.shards.formats.format import Format, ReadOptions, Rows, Sample
+
+COLUMN = "tokens"
+_BLOCK_BYTES = 8 << 20
+_WORTH_A_WARNING = 0.01  # share of a file's tokens that are left out
+
+
+class TokensFormat(Format):
+    """Numbers as they lie in memory, in windows of equal length."""
+
+    name = "tokens"
+    suffixes = (".bin", ".npy")
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
+        if options.window is not None and options.window < 1:
+            msg = f"window={options.window} is too small. Pass a window of at least 1."
+            raise OptionError(msg)
+        if options.dtype is not None:
+            _parse_dtype(options.dtype)
+
+    def scan(self, path: Path) -> Scanned:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if path.suffix == ".npy":
+                dtype, shape, start = self._read_npy_header(path, file)
+            else:
+                dtype, shape, start = self._raw_layout(path, size)
+            stored = size - start
+            expected = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            if stored != expected:
+                msg = (
+                    f"{path} is {'truncated' if stored < expected else 'too long'}: its header "
+                    f"announces {expected:,} bytes of numbers, but {stored:,} follow. Write the "
+                    f"file again."
+                )
+                raise ShardFormatError(msg)
+            rows, row_shape, left_out = self._rows(path, shape)
+            row_bytes = dtype.itemsize * int(np.prod(row_shape, dtype=np.int64))
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                data = memoryview(mapped)
+                try:
+                    blocks = tuple(_blocks(data, start, rows, row_bytes))
+                finally:
+                    data.release()
+        warnings: tuple[str, ...] = ()
+        if left_out > _WORTH_A_WARNING * shape[0]:
+            warning = (
+                f"{path} has {left_out:,} tokens after its last whole window of "
+                f"{row_shape[0]:,}, and they are left out. Choose a shorter window to use them."
+            )
+            warnings = (warning,)
+        return Scanned(blocks, {"dtype": dtype.str, "shape": list(row_shape)}, warnings)
+
+    def check(self, schema: Mapping[str, Any]) -> None:  # noqa: ARG002  all have one column
+        unknown = [name for name in self.options.columns or () if name != COLUMN]
+        if unknown:
+            msg = f"Token files have no column {unknown[0]!r}. Their only column is {COLUMN!r}."
+            raise ShardSchemaError(msg)
+
+    def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
+        require_whole(data, block)
+        stored = np.dtype(schema["dtype"])
+        native = stored.newbyteorder("=")
+        shape = (block.rows, *schema["shape"])
+        count = int(np.prod(shape, dtype=np.int64))
+        samples: NDArray[Any] = np.frombuffer(data, stored, count, block.offset).reshape(shape)
+
+        def rows(numbers: Sequence[int]) -> list[Sample]:
+            # astype copies, so a sample does not keep the file mapped.
+            return [{COLUMN: samples[number].astype(native)} for number in numbers]
+
+        return rows
+
+    def _raw_layout(self, path: Path, size: int) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+        if self.options.dtype is None:
+            msg = (
+                f"{path} has raw numbers of unknown type. Pass their dtype, such as dtype='uint16'."
+            )
+            raise OptionError(msg)
+        dtype = _parse_dtype(self.options.dtype)
+        if size % dtype.itemsize:
+            msg = (
+                f"{path} has {size:,} bytes, which is no multiple of {dtype.itemsize}, the size "
+                f"of {dtype.name}. The file is truncated, or has another dtype."
+            )
+            raise ShardFormatError(msg)
+        return dtype, (size // dtype.itemsize,), 0
+
+    def _read_npy_header(
+        self, path: Path, file: BinaryIO
+    ) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+        try:
+            version = npy.read_magic(file)
+            read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+            shape, fortran_order, dtype = read(file)
+        except KeyError:
+            msg = (
+                f"{path} has version {version[0]}.{version[1]} of the .npy format; 1.0 and 2.0 "
+                f"can be read. Write it again with numpy.save, with a plain dtype."
+            )
+            raise ShardFormatError(msg) from None
+        except ValueError as error:
+            msg = f"{path} does not begin as an .npy file: {error} Write it with numpy.save."
+            raise ShardFormatError(msg) from error
+        if dtype.kind not in "biuf":
+            msg = (
+                f"{path} has dtype {dtype}; tokens are integers, floats or booleans. Write it "
+                f"again with a plain dtype."
+            )
+            raise ShardFormatError(msg)
+        if not shape:
+            msg = f"{path} has a single number and no dimension. Write an array of tokens."
+            raise ShardFormatError(msg)
+        if fortran_order and len(shape) > 1:
+            msg = (
+                f"{path} has Fortran order, in which the numbers of a row do not lie together. "
+                f"Write it again with numpy.save(path, numpy.ascontiguousarray(array))."
+            )
+            raise ShardFormatError(msg)
+        if self.options.dtype is not None and dtype != _parse_dtype(self.options.dtype):
+            msg = (
+                f"{path} has dtype {dtype.name}, not {self.options.dtype}. Leave dtype out for "
+                f".npy files."
+            )
+            raise OptionError(msg)
+        return dtype, shape, file.tell()
+
+    def _rows(self, path: Path, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...], int]:
+        """Return the samples of a file, the shape of each, and the tokens left out."""
+        window = self.options.window
+        if len(shape) > 1:
+            if window is not None and shape[1:] != (window,):
+                msg = (
+                    f"window={window} does not fit {path}, whose rows have the shape "
+                    f"{shape[1:]}. Leave window out: a row is a sample."
+                )
+                raise OptionError(msg)
+            if 0 in shape:
+                msg = f"{path} is empty: its shape is {shape}. Leave the file out."
+                raise ShardFormatError(msg)
+            return shape[0], shape[1:], 0
+        if window is None:
+            msg = (
+                f"{path} has {shape[0]:,} tokens in one row, so the length of a sample is "
+                f"unknown. Pass window=, such as window=1024."
+            )
+            raise OptionError(msg)
+        if shape[0] < window:
+            msg = (
+                f"{path} has {shape[0]:,} tokens, fewer than one window of {window:,}. Choose a "
+                f"shorter window, or leave the file out."
+            )
+            raise ShardFormatError(msg)
+        return shape[0] // window, (window,), shape[0] % window
+
+
+def _parse_dtype(name: str) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "biuf":
+        msg = (
+            f"dtype={name!r} is no dtype of tokens. Pass the name of a NumPy dtype of integers, "
+            f"floats or booleans, such as 'uint16'."
+        )
+        raise OptionError(msg)
+    return dtype
+
+
+def _blocks(data: memoryview, start: int, rows: int, row_bytes: int) -> list[Block]:
+    """Cut windows into blocks of about 8 MiB that differ by one window at most."""
+    number = min(rows, max(1, round(rows * row_bytes / _BLOCK_BYTES)))
+    cuts = [rows * i // number for i in range(number + 1)]
+    blocks = []
+    for begin, end in pairwise(cuts):
+        offset, size = start + begin * row_bytes, (end - begin) * row_bytes
+        blocks.append(Block(offset, size, end - begin, size, evidence_of_ends(data, offset, size)))
+    return blocks

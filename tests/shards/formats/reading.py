@@ -1,0 +1,46 @@
+"""Reads files by a format as the rooms above it do: scan, decode where needed, map, open."""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+from pathlib import Path
+from typing import Any
+
+from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.formats.format import Format
+
+
+def read_all(format_: Format, path: Path, scratch: Path | None = None) -> list[dict[str, Any]]:
+    """Return all samples of a file, in order, each read alone, from a format that was pickled."""
+    format_ = pickle.loads(pickle.dumps(format_))
+    scanned = format_.scan(path)
+    samples: list[dict[str, Any]] = []
+    for block in scanned.blocks:
+        assert block.rows > 0
+        samples += _read_block(format_, path, block, scanned, scratch)
+    return samples
+
+
+def _read_block(
+    format_: Format, path: Path, block: Block, scanned: Scanned, scratch: Path | None
+) -> list[dict[str, Any]]:
+    format_.check(scanned.schema)
+    if not format_.is_mapped(scanned.schema):
+        assert scratch is not None
+        to = scratch / f"{path.name}.{block.offset}"
+        format_.decode(path, block, scanned.schema, to)
+        assert to.stat().st_size == block.decoded
+        path, block = to, block._replace(offset=0, size=block.decoded)
+    with path.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    view = memoryview(data)
+    rows = format_.open(view, block, scanned.schema)
+    samples = [rows([number])[0] for number in range(block.rows)]
+    together = rows(range(block.rows))
+    assert [list(sample) for sample in together] == [list(sample) for sample in samples]
+    assert all(one is not other for one, other in zip(samples, together, strict=True))
+    del rows
+    view.release()
+    data.close()  # a BufferError here means that a sample shares the file's memory
+    return samples
