@@ -1,0 +1,249 @@
+"""Opening an index: read if it is current, else built, by one process while others wait.
+
+Files that did not change are taken from the old index, and files that a killed process has scanned
+from its journal. The index of an updated dataset equals that of a fresh build.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dataporter.errors import (
+    ShardCacheError,
+    ShardChangedError,
+    ShardError,
+    ShardsNotFoundError,
+    ShardWarning,
+    add_note,
+)
+from dataporter.shards.changes import changes_in_words
+from dataporter.shards.files import Listing
+from dataporter.shards.formats.format import Format
+from dataporter.shards.index import BLOCK, Index, IndexedFile, build_index
+from dataporter.shards.index_file import read_index, write_index
+from dataporter.shards.index_places import index_paths
+from dataporter.shards.journal import Journal
+from dataporter.shards.progress import progress_of
+from dataporter.shards.schemas import drift_in_words
+from dataporter.user_warnings import warn_user
+
+_THREADS = min(32, 4 + (os.cpu_count() or 1))  # they mostly wait for the disk
+_STATUSES = 512  # files whose status a thread reads in one go
+_MANY = 5  # damaged files, after which a scan gives up
+_SHOWN = 3
+
+
+class _Status(NamedTuple):
+    size: int
+    modified: int  # nanoseconds
+
+
+def open_index(
+    listing: Listing,
+    format: Format,  # noqa: A002  the word of this room
+    *,
+    folder: Path | None = None,
+    progress: bool = False,
+    rebuild: bool = False,
+) -> Index:
+    """Return the index of these files, and write it first unless the one there is current.
+
+    It lies beside the data, or in the user's cache folder if that is read-only, or in `folder`.
+    Files that have changed since they were indexed are warned about, also with `rebuild`, which
+    scans all files again.
+    """
+    statuses = _statuses(listing)
+    paths = index_paths(listing, format, folder)
+    if not rebuild:
+        for path in paths:
+            index = read_index(path, listing.root)
+            if index is not None and _is_current(index, listing, statuses):
+                return index
+    with closing(_open_journal(paths)) as journal:
+        old = _old_index([journal.index_path, *paths], listing.root)
+        if old is not None and not rebuild and _is_current(old, listing, statuses):
+            journal.finish()  # another process has built it meanwhile
+            return old
+        try:
+            index = _build(listing, format, statuses, journal, old, progress, rebuild)
+        except OSError as error:
+            if isinstance(error, ShardError):
+                raise
+            raise _cannot_write([(journal.index_path, error)]) from error
+    return index
+
+
+def _build(
+    listing: Listing,
+    format: Format,  # noqa: A002  the word of this room
+    statuses: Sequence[_Status],
+    journal: Journal,
+    old: Index | None,
+    progress: bool,
+    rebuild: bool,
+) -> Index:
+    """Scan the files that are not known, write the index and warn of what has changed."""
+    if rebuild:
+        journal.clear()
+    known = {} if rebuild else _known(listing, statuses, journal, old)
+    unknown = [path for path in listing.paths if path not in known]
+    for file in progress_of(_scanned(listing.root, unknown, format), len(unknown), progress):
+        journal.add(file)
+        known[file.path] = file
+    index = build_index(listing.root, format.name, [known[path] for path in listing.paths])
+    index = replace(index, place=journal.index_path)
+    write_index(index, journal.index_path)
+    journal.finish()
+    _warn(index, old, set(unknown), format)
+    return index
+
+
+def _known(
+    listing: Listing, statuses: Sequence[_Status], journal: Journal, old: Index | None
+) -> dict[str, IndexedFile]:
+    """Return the files that were scanned before and have not changed since."""
+    before = ({file.path: file for file in old.files()} if old is not None else {}) | journal.read()
+    return {
+        path: before[path]
+        for path, status in zip(listing.paths, statuses, strict=True)
+        if path in before and (before[path].size, before[path].modified) == status
+    }
+
+
+# Scanning
+
+
+def _scanned(
+    root: Path,
+    paths: Sequence[str],
+    format: Format,  # noqa: A002  the word of this room
+) -> Iterator[IndexedFile]:
+    """Scan files in threads. They come as they are done; damaged ones raise at the end."""
+    damaged: dict[str, ShardError] = {}
+    with ThreadPoolExecutor(_THREADS, "dataporter-scan") as pool:
+        futures = {pool.submit(_scan, root, path, format): path for path in paths}
+        try:
+            for future in as_completed(futures):
+                try:
+                    yield future.result()
+                except ShardError as error:
+                    damaged[futures[future]] = error
+                    if len(damaged) >= _MANY:
+                        break
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if damaged:
+        first, *others = [damaged[path] for path in paths if path in damaged]
+        for other in others:
+            add_note(first, f"Also: {other}")
+        raise first
+
+
+def _scan(root: Path, path: str, format: Format) -> IndexedFile:  # noqa: A002  the word of this room
+    whole = root / path
+    before = _status(whole)
+    try:
+        scanned = format.scan(whole)
+    except OSError as error:
+        if isinstance(error, ShardError):
+            raise
+        msg = (
+            f"{whole} cannot be read: {error.strerror or error}. Make it readable, or leave it out."
+        )
+        raise ShardError(msg) from error
+    if _status(whole) != before:
+        msg = (
+            f"{whole} changed while it was indexed. Open the dataset when it is written completely."
+        )
+        raise ShardChangedError(msg)
+    blocks = np.array([tuple(block) for block in scanned.blocks], BLOCK)
+    return IndexedFile(path, *before, blocks, scanned.schema, tuple(scanned.warnings))
+
+
+# The state of files
+
+
+def _statuses(listing: Listing) -> list[_Status]:
+    """Return size and time of each file. On network file systems, threads hide the latency."""
+    whole = [listing.root / path for path in listing.paths]
+    pieces = [whole[start : start + _STATUSES] for start in range(0, len(whole), _STATUSES)]
+    with ThreadPoolExecutor(_THREADS, "dataporter-stat") as pool:
+        return [status for piece in pool.map(_statuses_of, pieces) for status in piece]
+
+
+def _statuses_of(paths: Sequence[Path]) -> list[_Status]:
+    return [_status(path) for path in paths]
+
+
+def _status(path: Path) -> _Status:
+    try:
+        found = path.stat()
+    except FileNotFoundError as error:
+        link = "a link that leads nowhere" if path.is_symlink() else "missing"
+        msg = f"{path} is {link}. Restore the file, or leave it out."
+        raise ShardsNotFoundError(msg) from error
+    except OSError as error:
+        msg = f"{path} cannot be read: {error.strerror}. Make it readable, or leave it out."
+        raise ShardError(msg) from error
+    return _Status(found.st_size, found.st_mtime_ns)
+
+
+def _is_current(index: Index, listing: Listing, statuses: Sequence[_Status]) -> bool:
+    if tuple(index.paths) != listing.paths:
+        return False
+    found = np.array(statuses, np.int64).reshape(-1, 2)
+    return np.array_equal(index.sizes, found[:, 0]) and np.array_equal(index.modified, found[:, 1])
+
+
+# Places
+
+
+def _open_journal(paths: Sequence[Path]) -> Journal:
+    """Open the journal in the first place that can be written to."""
+    refused = []
+    for path in paths:
+        try:
+            return Journal(path)
+        except OSError as error:
+            refused.append((path, error))
+    raise _cannot_write(refused)
+
+
+def _old_index(paths: Sequence[Path], root: Path) -> Index | None:
+    indexes = (read_index(path, root) for path in paths)
+    return next((index for index in indexes if index is not None), None)
+
+
+def _cannot_write(refused: Sequence[tuple[Path, OSError]]) -> ShardCacheError:
+    places = " and ".join(f"{path.parent} ({error.strerror or error})" for path, error in refused)
+    msg = (
+        f"the index could not be written to {places}. Free some space, make one of these folders "
+        "writable, or pass folder= with another one."
+    )
+    return ShardCacheError(refused[0][1].errno, msg)
+
+
+# Warnings
+
+
+def _warn(index: Index, old: Index | None, scanned: set[str], format: Format) -> None:  # noqa: A002  the word of this room
+    texts = [changes_in_words(old, index)] if old is not None else []
+    texts.append(drift_in_words(index, format))
+    about = [file for file, path in enumerate(index.paths) if path in scanned]
+    found = [text for file in about for text in index.warnings_about(file)]
+    texts += found[:_SHOWN]
+    if len(found) > _SHOWN:
+        texts.append(
+            f"There are {len(found) - _SHOWN:,} more warnings about files in {index.root}. "
+            "`dataporter index` shows all of them."
+        )
+    for text in filter(None, texts):
+        warn_user(text, ShardWarning)

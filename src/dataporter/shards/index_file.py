@@ -1,0 +1,101 @@
+"""The index as a file: Arrow IPC with a row a block, mapped when it is read.
+
+Files, schemas and the fingerprint are JSON in the metadata of its schema, with a seal over
+everything, so that a damaged file is known as one. A file is written under a temporary name and
+renamed: it is whole or absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dataporter.shards.index import COLUMNS, Index
+
+VERSION = 1
+
+_ABOUT = b"dataporter.index"  # keys of the metadata
+_SEAL = b"dataporter.seal"
+
+
+def read_index(path: Path, root: Path) -> Index | None:
+    """Map the index in a file. Return None if it is absent, damaged or of another version."""
+    # Windows cannot replace a file that is mapped.
+    open_file = pa.memory_map if os.name == "posix" else pa.OSFile
+    try:
+        with open_file(str(path)) as file:
+            batch = pa.ipc.open_file(file).get_batch(0)
+        columns = {name: batch.column(name).to_numpy() for name in COLUMNS}
+    except (OSError, ValueError, KeyError):  # pyarrow's errors are among them
+        return None
+    metadata = batch.schema.metadata or {}
+    about = metadata.get(_ABOUT, b"")
+    if metadata.get(_SEAL) != _seal(about, columns):
+        return None
+    values = json.loads(about)
+    if values["version"] != VERSION:
+        return None
+    return Index(
+        root=root,
+        format=values["format"],
+        paths=values["paths"],
+        sizes=np.array(values["sizes"], np.int64),
+        modified=np.array(values["modified"], np.int64),
+        schemas=values["schemas"],
+        schema_of=np.array(values["schema_of"], np.int32),
+        file_warnings={int(file): texts for file, texts in values["warnings"].items()},
+        fingerprint=values["fingerprint"],
+        place=path,
+        **columns,
+    )
+
+
+def write_index(index: Index, path: Path) -> None:
+    """Replace the file at `path` by this index."""
+    about = json.dumps(
+        {
+            "version": VERSION,
+            "fingerprint": index.fingerprint,
+            "format": index.format,
+            "paths": list(index.paths),
+            "sizes": index.sizes.tolist(),
+            "modified": index.modified.tolist(),
+            "schemas": list(index.schemas),
+            "schema_of": index.schema_of.tolist(),
+            "warnings": {file: list(texts) for file, texts in index.file_warnings.items()},
+        },
+        separators=(",", ":"),
+    ).encode()
+    columns = {name: getattr(index, name) for name in COLUMNS}
+    metadata = {_ABOUT: about, _SEAL: _seal(about, columns)}
+    batch = pa.record_batch(columns).replace_schema_metadata(metadata)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            with pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave the name without contents
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _seal(about: bytes, columns: Mapping[str, NDArray[Any]]) -> bytes:
+    digest = hashlib.blake2b(about, digest_size=16)
+    for name in sorted(columns):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(columns[name]).data)
+    return digest.hexdigest().encode()

@@ -1,0 +1,53 @@
+"""The places of an index: beside the data, else in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from dataporter.shards.files import INDEX_FOLDER, Listing
+from dataporter.shards.formats.format import Format
+
+
+def index_paths(listing: Listing, format: Format, folder: Path | None) -> list[Path]:  # noqa: A002  the word of this room
+    """Return the paths where an index may lie, the best first.
+
+    A name stands for what was asked for, so several globs over one folder have an index each.
+    Elsewhere than beside the data, it stands for the folder of the data too.
+    """
+    asked = [listing.request, format.name, _scan_options(format)]
+    apart = _name([*asked, str(listing.root)])
+    if folder is not None:
+        return [Path(folder).absolute() / apart]
+    cache = _cache_folder()
+    beside = listing.root / INDEX_FOLDER / _name(asked)
+    return [beside] if cache is None else [beside, cache / apart]
+
+
+def _name(asked: object) -> str:
+    digest = hashlib.blake2b(json.dumps(asked).encode(), digest_size=8)
+    return f"index-{digest.hexdigest()}.arrow"
+
+
+def _scan_options(format: Format) -> dict[str, object]:  # noqa: A002  the word of this room
+    """Return the options that decide what a scan finds."""
+    options = asdict(format.options)
+    del options["allow_pickle"]
+    return options
+
+
+def _cache_folder() -> Path | None:
+    try:
+        if sys.platform == "darwin":
+            caches = Path.home() / "Library" / "Caches"
+        elif os.name == "nt":
+            caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        else:
+            caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # no home folder
+        return None
+    return caches / "dataporter"

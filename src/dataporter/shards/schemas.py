@@ -1,0 +1,87 @@
+"""Schemas of a dataset's files: they drift if a file has another one than the first file.
+
+A schema with "columns" has the type of each column there. Of other schemas, each entry counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dataporter.errors import ShardSchemaError
+from dataporter.shards.changes import named
+from dataporter.shards.formats.format import Format
+from dataporter.shards.index import Index
+
+_MISSING = object()
+
+
+def check_schemas(index: Index, format: Format) -> None:  # noqa: A002  the word of this room
+    """Raise if files differ in a selected column. Then check the options against the schema."""
+    drift = _drift(index, format, format.options.columns)
+    if drift:
+        msg = (
+            f"Files have different schemas: {'; '.join(drift)}. Select columns that "
+            "all files have, write these files again, or leave them out."
+        )
+        raise ShardSchemaError(msg)
+    for schema in index.schemas:
+        format.check(schema)
+
+
+def drift_in_words(index: Index, format: Format) -> str | None:  # noqa: A002  the word of this room
+    """Name the files whose schemas differ from the first one's, and the columns that differ."""
+    drift = _drift(index, format, None)
+    if not drift:
+        return None
+    return (
+        f"Files have different schemas: {'; '.join(drift)}. The dataset can be read "
+        "if none of the columns that differ is selected."
+    )
+
+
+def _drift(
+    index: Index,
+    format: Format,  # noqa: A002  the word of this room
+    selected: Sequence[str] | None,
+) -> list[str]:
+    """Describe each schema that differs from that of the first file in a selected column."""
+    if not format.fixes_schema or not index.paths:
+        return []
+    first = int(index.schema_of[0])
+    found = []
+    for number, schema in enumerate(index.schemas):
+        differences = _differences(index.schemas[first], schema, selected)
+        if differences:
+            files = [index.paths[int(file)] for file in np.flatnonzero(index.schema_of == number)]
+            have = "has" if len(files) == 1 else "have"
+            found.append(f"{named(files)} {have} {', '.join(differences)}")
+    return [*found[:-1], f"{found[-1]} ({index.paths[0]} is the first file)"] if found else []
+
+
+def _differences(
+    first: Mapping[str, Any], other: Mapping[str, Any], selected: Sequence[str] | None
+) -> list[str]:
+    before, after = _columns(first), _columns(other)
+    names = [*before, *(name for name in after if name not in before)]
+    if selected is not None and "columns" in first:
+        names = [name for name in names if name in selected]
+    return [
+        _difference(name, before.get(name, _MISSING), after.get(name, _MISSING))
+        for name in names
+        if before.get(name, _MISSING) != after.get(name, _MISSING)
+    ]
+
+
+def _columns(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    columns = schema.get("columns")
+    return columns if isinstance(columns, Mapping) else schema
+
+
+def _difference(name: str, before: object, after: object) -> str:
+    if after is _MISSING:
+        return f"no {name!r}"
+    expected = "a file without it before" if before is _MISSING else f"expected {before}"
+    return f"{name!r} of type {after} ({expected})"
