@@ -220,7 +220,7 @@ def _read_index_json(path: str) -> tuple[str, list[str]] | None:
         if isinstance(contents, dict) and isinstance(contents.get("chunks"), list):
             names = [chunk["filename"] for chunk in contents["chunks"]]
             return "litdata", [_inside(folder, name) for name in names]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         msg = f"{path} is damaged: a file has no usable name ({error!r}). Write the dataset again."
         raise ShardFormatError(msg) from error
     return None  # somebody else's
@@ -287,7 +287,7 @@ def _contents(folder: str) -> str:
 def _by_suffix(paths: Mapping[str, None] | list[str]) -> str:
     """Count files by suffix, such as "10 .parquet, 2 .json"."""
     suffixes = Counter(_suffix(path) for path in paths)
-    common = suffixes.most_common()
+    common = sorted(suffixes.items(), key=lambda item: (-item[1], item[0]))
     more = f" and {len(common) - _SHOWN} other suffixes" if len(common) > _SHOWN else ""
     return ", ".join(f"{count:,} {suffix}" for suffix, count in common[:_SHOWN]) + more
 

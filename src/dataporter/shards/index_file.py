@@ -36,8 +36,8 @@ def read_index(path: Path, root: Path) -> Index | None:
         with open_file(str(path)) as file:
             batch = pa.ipc.open_file(file).get_batch(0)
         columns = {name: batch.column(name).to_numpy() for name in COLUMNS}
-    except (OSError, ValueError, KeyError):  # pyarrow's errors are among them
-        return None
+    except (OSError, pa.ArrowException, MemoryError, LookupError, ValueError):
+        return None  # a flipped bit in Arrow's own metadata may raise any of them
     metadata = batch.schema.metadata or {}
     about = metadata.get(_ABOUT, b"")
     if metadata.get(_SEAL) != _seal(about, columns):
@@ -96,6 +96,6 @@ def write_index(index: Index, path: Path) -> None:
 def _seal(about: bytes, columns: Mapping[str, NDArray[Any]]) -> bytes:
     digest = hashlib.blake2b(about, digest_size=16)
     for name in sorted(columns):
-        digest.update(name.encode())
+        digest.update(f"{name} {columns[name].dtype.str}".encode())
         digest.update(np.ascontiguousarray(columns[name]).data)
     return digest.hexdigest().encode()
