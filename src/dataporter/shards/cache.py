@@ -1,0 +1,346 @@
+"""The cache: a folder of decoded blocks, shared by all processes of this machine.
+
+    00000042.block    a decoded block: whole, since it was renamed when it was complete
+    00000043.tmp      a block that is being decoded; its writer holds a lock on it
+    sizes             the table: 8 bytes for each block of the dataset
+
+An entry of the table is the size of a block's file, 0 if there is none, and below 0 the bytes that
+are reserved for a block that is being decoded. So the sum of its amounts is what the cache takes
+up, whoever writes to it. The table is changed under a lock on it, and each block is decoded under
+a lock on its temporary file. The system drops both locks when a process dies. A kill leaves a
+temporary file or an entry without its file; `remove_leftovers` finds them.
+
+Here is no order and no schedule: callers say how far away the next use of each block is.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.errors import ShardCacheError, ShardFormatError
+
+NEVER = np.iinfo(np.int64).max  # distance to the next use of a block that is not used again
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_UNUSABLE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST),  # no folder to write
+    *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),  # a file system without locks
+    errno.EFBIG,  # the system limits the size of files
+)
+_ENTRY = 8  # bytes
+_TEMPORARY = re.compile(r"(\d{8,})\.tmp")
+
+
+class CachedBlocks:
+    """The cache as readers see it. Nothing is written."""
+
+    def __init__(self, folder: Path, blocks: int) -> None:
+        self.folder = folder
+        self._blocks = blocks
+        self._table: int | None = None
+
+    def __del__(self) -> None:
+        if self._table is not None:
+            os.close(self._table)
+
+    def path(self, block: int) -> Path:
+        """Return the place of a decoded block, whether or not it is there."""
+        return self.folder / f"{block:08}.block"
+
+    def holds(self, block: int) -> bool:
+        """Return True if a block is there with the size that was recorded."""
+        try:
+            size = os.stat(f"{self.folder}/{block:08}.block").st_size  # noqa: PTH116  it is faster
+        except OSError:
+            return False
+        return size == self._recorded(block) or (self._reopen() and size == self._recorded(block))
+
+    def map(self, block: int) -> mmap.mmap | None:
+        """Map a block that was there a moment ago; None if it has been evicted since."""
+        try:
+            descriptor = os.open(self.path(block), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+
+    def _recorded(self, block: int) -> int:
+        if self._table is None:
+            return 0
+        return int.from_bytes(os.pread(self._table, _ENTRY, block * _ENTRY), "little", signed=True)
+
+    def _reopen(self) -> bool:
+        """Open the table, which is another one if somebody has cleared the cache."""
+        try:
+            table = os.open(self.folder / "sizes", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        previous, self._table = self._table, table
+        if previous is not None:
+            os.close(previous)
+        return True
+
+
+class NoRoomError(Exception):
+    """A block does not fit, unless blocks are evicted that are used before it."""
+
+    def __init__(self, missing: int, reserved: int) -> None:
+        super().__init__()
+        self.missing = missing  # bytes
+        self.reserved = reserved  # bytes of blocks that are being decoded, and may be evicted then
+
+
+class BlockCache(CachedBlocks):
+    """The cache as its writers see it: at most `budget` bytes of decoded blocks.
+
+    Threads may share it.
+    """
+
+    def __init__(self, folder: Path, blocks: int, budget: int | None) -> None:
+        super().__init__(folder, blocks)
+        self._mutex = threading.Lock()
+        self._writing: set[int] = set()
+        self.evicted = 0
+        with _named_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._reopen()
+            self.remove_leftovers()
+            self.budget = self._half_of_the_disk() if budget is None else budget
+
+    def _half_of_the_disk(self) -> int:
+        """Return half of the bytes that are free or are decoded blocks of this dataset."""
+        status = os.statvfs(self.folder)
+        return (status.f_bavail * status.f_frsize + int(np.abs(self.sizes()).sum())) // 2
+
+    def _reopen(self) -> bool:
+        table = os.open(self.folder / "sizes", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        if os.fstat(table).st_size < self._blocks * _ENTRY:
+            _allocate(table, self._blocks * _ENTRY)
+        previous, self._table = self._table, table
+        if previous is not None:
+            os.close(previous)
+        return True
+
+    # The table
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other threads and processes from changing the table."""
+        with self._mutex:
+            if os.fstat(self._descriptor).st_nlink == 0:  # somebody has cleared the cache
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._reopen()
+            fcntl.flock(table := self._descriptor, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(table, fcntl.LOCK_UN)
+
+    @property
+    def _descriptor(self) -> int:
+        assert self._table is not None  # noqa: S101  opened by the constructor
+        return self._table
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Read the table; shape (blocks,)."""
+        table = os.pread(self._descriptor, self._blocks * _ENTRY, 0)
+        return np.frombuffer(table, dtype="<i8").astype(np.int64)
+
+    def _record(self, block: int, size: int) -> None:
+        entry = size.to_bytes(_ENTRY, "little", signed=True)
+        os.pwrite(self._descriptor, entry, block * _ENTRY)
+
+    # Blocks that come
+
+    def add(
+        self,
+        block: int,
+        write: Callable[[Path], None],
+        reserve: Callable[[], None],
+        *,
+        wait: bool,
+    ) -> int:
+        """Decode a block by `write(path)`, unless it is there, and return its size.
+
+        It returns 0 if the block was there, or if another process is decoding it and `wait` is
+        false. `reserve` is called first, under the lock of this block.
+        """
+        with _named_errors(self.folder), self._temporary(block, wait=wait) as path:
+            if path is None:
+                return 0
+            try:
+                self._writing.add(block)
+                reserve()
+                write(path)
+                return self._publish(block, path)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                with self._locked():
+                    self._record(block, 0)
+                raise
+            finally:
+                self._writing.discard(block)
+
+    @contextmanager
+    def _temporary(self, block: int, *, wait: bool) -> Iterator[Path | None]:
+        """Lock the temporary file of a block; None if there is nothing to write."""
+        path = self.folder / f"{block:08}.tmp"
+        while not self.holds(block):
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:  # somebody has removed the folder
+                self.folder.mkdir(parents=True, exist_ok=True)
+                continue
+            try:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                except BlockingIOError:
+                    break
+                if not _is_at(descriptor, path):  # renamed or removed before it was locked
+                    continue
+                if self.holds(block):  # decoded by another before this file was made
+                    path.unlink()
+                    break
+                os.ftruncate(descriptor, 0)  # the part that a killed writer has left
+                yield path
+                return
+            finally:
+                os.close(descriptor)
+        yield None
+
+    def _publish(self, block: int, path: Path) -> int:
+        size = path.stat().st_size
+        if size == 0:
+            msg = f"block {block} decodes into an empty file."
+            raise ShardFormatError(msg)
+        with self._locked():
+            self._record(block, size)
+            path.rename(self.path(block))
+        return size
+
+    def reserve(self, block: int, size: int, distances: NDArray[np.int64], at: int) -> None:
+        """Reserve bytes for a block that is used at distance `at`; evict what is used later."""
+        with self._locked():
+            sizes = self.sizes()
+            sizes[block] = 0
+            if int(np.abs(sizes).sum()) + size > self.budget:
+                self._forget_missing(sizes)
+            short = int(np.abs(sizes).sum()) + size - self.budget
+            for victim in _victims(sizes, distances, short, at):
+                self._evict(int(victim))
+            self._record(block, -size)
+
+    def _evict(self, block: int) -> None:
+        self.path(block).unlink(missing_ok=True)
+        self._record(block, 0)
+        self.evicted += 1
+
+    def shrink(self) -> None:
+        """Lower the budget to the blocks that lie here now: the disk is full."""
+        with self._locked():
+            sizes = self.sizes()
+        self.budget = min(self.budget, int(sizes[sizes > 0].sum()))
+
+    # What a kill has left
+
+    def remove_leftovers(self) -> None:
+        """Remove temporary files whose writers are dead, and entries without a file."""
+        with os.scandir(self.folder) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            if _TEMPORARY.fullmatch(name):
+                with suppress(OSError):  # locked by its writer, or removed by another
+                    _remove_if_nobody_writes(self.folder / name)
+        with self._locked():
+            self._forget_missing(self.sizes())
+
+    def _forget_missing(self, sizes: NDArray[np.int64]) -> None:
+        """Set entries to 0 that have neither a block nor a writer; `sizes` is changed too."""
+        with os.scandir(self.folder) as entries:
+            names = {entry.name for entry in entries}
+        for block in np.flatnonzero(sizes).tolist():
+            name = f"{block:08}." + ("block" if sizes[block] > 0 else "tmp")
+            if name not in names:
+                sizes[block] = 0
+                self._record(block, 0)
+
+    def abandon(self) -> None:
+        """Remove the temporary files of this process. No thread of it may go on."""
+        for block in list(self._writing):
+            (self.folder / f"{block:08}.tmp").unlink(missing_ok=True)
+
+
+def _victims(
+    sizes: NDArray[np.int64], distances: NDArray[np.int64], short: int, at: int
+) -> NDArray[np.int64]:
+    """Choose blocks to evict, farthest next use first; shape (victims,)."""
+    if short <= 0:
+        return np.empty(0, np.int64)
+    candidates = np.flatnonzero((sizes > 0) & (distances > at))
+    candidates = candidates[np.argsort(-distances[candidates], kind="stable")]
+    freed = np.cumsum(sizes[candidates])
+    count = int(np.searchsorted(freed, short)) + 1
+    if count > len(freed):
+        raise NoRoomError(
+            missing=short - (int(freed[-1]) if len(freed) else 0),
+            reserved=-int(sizes[sizes < 0].sum()),
+        )
+    return candidates[:count]
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Lengthen a file with zeros, so that a full disk does not matter to it later."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_if_nobody_writes(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(descriptor, path):
+            path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _named_errors(folder: Path) -> Iterator[None]:
+    """Say which folder cannot be written, except that it is full: that has a remedy here."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _UNUSABLE and not isinstance(error, ShardCacheError):
+            raise _unwritable(folder, error) from error
+        raise
+
+
+def _unwritable(folder: Path, error: OSError) -> ShardCacheError:
+    """Name the folder that cannot be written, and the remedy."""
+    msg = (
+        f"decoded blocks cannot be written to {folder}: {error.strerror or error}. "
+        "Pass cache= a folder on a local disk that this process may write to."
+    )
+    return ShardCacheError(error.errno, msg)

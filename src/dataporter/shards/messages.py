@@ -1,0 +1,115 @@
+"""Messages between a porter and its clients: pickles with their length in front, on a socket."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+import sys
+import tempfile
+from typing import IO, Any
+
+from dataporter.errors import ShardError
+
+_LENGTH = struct.Struct("<I")
+
+
+def pack(message: Any) -> bytes:
+    """Pack a message for `socket.sendall`."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(body)) + body
+
+
+def receive(connection: socket.socket) -> Any:
+    """Wait for one message. The end of the connection is a `ConnectionError`."""
+    (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size))
+    return pickle.loads(_receive_bytes(connection, length))  # noqa: S301  from our own user
+
+
+def _receive_bytes(connection: socket.socket, count: int) -> bytes:
+    parts = []
+    while count:
+        part = connection.recv(count)
+        if not part:
+            msg = "the other side has gone"
+            raise ConnectionResetError(msg)
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+class Incoming:
+    """Messages of one connection, from bytes and descriptors as they arrive."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._bytes = bytearray()
+        self._descriptors: list[int] = []
+
+    def receive(self) -> list[Any] | None:
+        """Return the messages that are complete now; None at the end of the connection."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.connection, 1 << 16, 4)
+        except ConnectionError:
+            return None
+        self._descriptors += descriptors
+        if not data:
+            return None
+        self._bytes += data
+        messages = []
+        while len(self._bytes) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
+            if len(self._bytes) < end:
+                break
+            messages.append(pickle.loads(self._bytes[_LENGTH.size : end]))  # noqa: S301  likewise
+            del self._bytes[:end]
+        return messages
+
+    def attachment(self) -> Any:
+        """Unpickle the file that came with a message."""
+        with os.fdopen(self._descriptors.pop(0), "rb") as file:
+            file.seek(0)
+            return pickle.load(file)  # noqa: S301  likewise
+
+    def close(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self.connection.close()
+
+
+def unnamed_file() -> IO[bytes]:
+    """Make an empty file without a name, in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("dataporter"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def attached(value: Any) -> IO[bytes]:
+    """Pickle a value into a file without a name, to be sent or to be a process's input."""
+    file = unnamed_file()
+    pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
+    file.flush()
+    file.seek(0)
+    return file
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Return True if the process at the other side belongs to the same user."""
+    if sys.platform != "linux":
+        return True  # the folder of the socket is closed to other users
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    _, user, _ = struct.unpack("3i", credentials)
+    return bool(user == os.geteuid())
+
+
+def packed_error(error: BaseException) -> bytes:
+    """Pickle an error so that it comes back with its type and message, or as a `ShardError`."""
+    try:
+        pickled = pickle.dumps(error)
+        again = pickle.loads(pickled)  # noqa: S301  our own, to see that it can be rebuilt
+        if type(again) is type(error) and str(again) == str(error):
+            return pickled
+    except Exception:  # noqa: BLE001, S110  whatever its class does when it is pickled
+        pass
+    return pickle.dumps(ShardError(f"{type(error).__name__}: {error}"))

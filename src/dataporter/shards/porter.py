@@ -1,0 +1,386 @@
+"""The client of a porter: finds decoded blocks, and asks for those that are missing.
+
+A block that is in the cache costs no message. Else the porter is asked, and is started first if
+there is none: by the main process of a rank, or by any of its workers after a kill. The one that
+can bind the porter's address starts it, with the socket listening already, so nobody has to wait
+until it is up: connections and messages wait in the system. Its address is an abstract name on
+Linux, of which nothing is left when it dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import logging
+import mmap
+import os
+import pickle
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.errors import ShardCacheError, ShardError
+from dataporter.law import Order, Plan
+from dataporter.shards.cache import CachedBlocks
+from dataporter.shards.formats.format import Format
+from dataporter.shards.index import Index
+from dataporter.shards.messages import attached, is_ours, pack, receive, unnamed_file
+
+_logger = logging.getLogger("dataporter.shards")
+
+_DEATHS = 10  # of porters, one after the other, over the same block
+_TRIES = 100  # to map a block that others evict again and again
+_BACKLOG = 1024  # connections that wait for a porter to come up; the system may allow fewer
+_PAUSE = 0.005  # seconds between two tries to connect
+
+# Sockets that a forked child must not hold: a porter sees the end of a process by its connection,
+# and its address is free only when nobody holds the listening socket.
+_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_inherited() -> None:
+    for inherited in list(_sockets):
+        inherited.close()
+    _sockets.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+class Porter:
+    """Decoded blocks of a dataset, brought by a process of their own.
+
+    It can be pickled and forked: all copies share one porter, which starts when it is first
+    needed. `folder` is the cache, a folder of the user's cache folder unless given. `cache_bytes`
+    bounds what this dataset takes up there: half of the free disk unless given.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        format: Format,  # noqa: A002  it is the word
+        *,
+        folder: Path | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
+        self._index = replace(index, root=index.root.absolute())
+        self._format = format
+        self._cache_bytes = cache_bytes
+        self._folder = (folder or default_folder()).absolute() / _key(index, format)
+        self._address = _new_address()
+        self._prepare()
+        # The process that made the dataset ends the porter; a copy only leaves.
+        self._finalizer = weakref.finalize(self, _leave, os.getpid(), self._state)
+
+    def _prepare(self) -> None:
+        self._blocks = CachedBlocks(self._folder, len(self._index.rows))
+        self._state = _Connections()
+        self._hits = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("_index", "_format", "_cache_bytes", "_folder", "_address")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    # Blocks
+
+    def path(self, block: int) -> Path:
+        """Return the file of a decoded block, after waiting for it if need be.
+
+        It may be evicted at any time. `map` is safe from that.
+        """
+        if self._blocks.holds(block):
+            self._hits += 1
+        else:
+            notes = self._ask("block", block, self._hits)
+            self._hits = 0
+            for note in notes:
+                _logger.warning(note)
+        return self._blocks.path(block)
+
+    def map(self, block: int) -> mmap.mmap:
+        """Map the file of a decoded block. The map stays valid when the block is evicted."""
+        for _ in range(_TRIES):
+            self.path(block)
+            if (mapped := self._blocks.map(block)) is not None:
+                return mapped
+        msg = (
+            f"block {block} was evicted {_TRIES} times before it could be read: the jobs that "
+            f"share {self._folder} need more bytes than they were given. Pass a larger "
+            "cache_bytes=, or another folder as cache= for one of them."
+        )
+        raise ShardCacheError(errno.ENOSPC, msg)
+
+    def announce(
+        self, order: Order, epoch: int, positions: NDArray[np.int64], plan: Plan
+    ) -> None:
+        """Say which positions of this rank are next, so that their blocks are decoded ahead.
+
+        It never waits. An announcement that cannot be sent is lost, and costs only time.
+        """
+        if not len(positions):
+            return
+        identity = (order.id, order.seed, order.length)
+        start, stop = int(positions.min()), int(positions.max()) + 1
+        with suppress(OSError, ShardError):  # `path` will say what is wrong
+            for _ in range(2):  # the second time if the porter has died meanwhile
+                connection = self._connection()
+                has_order = self._state.announced != identity
+                message = pack(("announce", has_order, plan, epoch, start, stop))
+                if _sent_at_once(connection, message, order if has_order else None):
+                    self._state.announced = identity
+                    return
+                self._state.disconnect()
+
+    def stats(self) -> dict[str, int]:
+        """Return the porter's counters, of all processes that it serves."""
+        counters: dict[str, int] = self._ask("stats")
+        return {**counters, "hits": counters.get("hits", 0) + self._hits}
+
+    def close(self) -> None:
+        """End the porter, as soon as no other process is connected to it."""
+        _leave(os.getpid(), self._state)
+
+    # Messages
+
+    def _ask(self, *message: Any) -> Any:
+        """Send a message and wait for the answer, however many porters die meanwhile."""
+        for _ in range(_DEATHS):
+            connection = self._connection()
+            try:
+                connection.sendall(pack(message))
+                error, answer = receive(connection)
+            except ConnectionError:
+                self._state.disconnect()
+                continue
+            except BaseException:  # an interrupt: the answer is still on its way
+                self._state.disconnect()
+                raise
+            if error is not None:
+                raise pickle.loads(error)  # noqa: S301  from a process of our own user
+            return answer
+        raise self._died(message)
+
+    def _died(self, message: tuple[Any, ...]) -> ShardError:
+        what = ""
+        if message[0] == "block":
+            what = f" while decoding block {message[1]} of {self._index.path(message[1])}"
+        msg = (
+            f"the porter process died {_DEATHS} times in a row{what}. {self._state.last_words()}"
+            "It may have been killed for lack of memory."
+        )
+        return ShardError(msg)
+
+    def _connection(self) -> socket.socket:
+        """Return this thread's connection to the porter, which is started if there is none."""
+        connection = self._state.current
+        if connection is not None and connection.fileno() >= 0:
+            return connection
+        self._state.disconnect()
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            _sockets.add(connection)
+            try:
+                connection.connect(self._address)
+            except (ConnectionRefusedError, FileNotFoundError):
+                connection.close()
+                self._start()
+            except BlockingIOError:  # too many wait for it to come up
+                connection.close()
+                time.sleep(_PAUSE)
+            else:
+                break
+        if not is_ours(connection):
+            connection.close()
+            msg = "another user's process has taken the address of the porter. Start again."
+            raise ShardError(msg)
+        self._state.current = connection
+        return connection
+
+    # The process
+
+    def _start(self) -> None:
+        """Start the porter, unless another process is just doing so."""
+        listener = socket.socket(socket.AF_UNIX)
+        _sockets.add(listener)
+        try:
+            with _start_lock(self._address) as is_free:
+                if not is_free or not _bound(listener, self._address):
+                    time.sleep(_PAUSE)
+                    return
+            self._state.reap()
+            dataset = (
+                *(self._index, self._format, self._folder, self._cache_bytes),
+                _cores(),
+            )
+            with attached(dataset) as given:
+                self._state.words = unnamed_file()
+                self._state.process = subprocess.Popen(
+                    [sys.executable, "-m", "dataporter.shards.porting", str(listener.fileno())],
+                    stdin=given,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._state.words,
+                    pass_fds=[listener.fileno()],
+                    cwd="/",
+                    env=_environment(),
+                    start_new_session=True,  # Ctrl-C is not for it
+                )
+        except OSError as error:
+            msg = f"the porter process cannot start: {error.strerror or error}."
+            raise ShardError(msg) from error
+        finally:
+            listener.close()
+
+
+class _Connections:
+    """The connections of this process's threads to the porter, and the porter it started."""
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+        self.announced: Any = None  # the order that the current connection has been told
+        self.process: subprocess.Popen[bytes] | None = None
+        self.words: IO[bytes] | None = None  # what the porter printed
+
+    @property
+    def current(self) -> socket.socket | None:
+        return getattr(self._of_thread, "connection", None)
+
+    @current.setter
+    def current(self, connection: socket.socket) -> None:
+        self._of_thread.connection = connection
+        self.announced = None
+
+    def disconnect(self) -> None:
+        if (connection := self.current) is not None:
+            connection.close()
+            del self._of_thread.connection
+
+    def reap(self) -> None:
+        """Take note of the end of a porter that this process started."""
+        if self.process is not None and self.process.poll() is None:
+            # It has closed its address, so it is about to end.
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)
+            # Otherwise it is another process's now; this keeps Python from warning of it.
+            self.process.returncode = self.process.poll() or 0
+        if self.words is not None:
+            self.words.close()
+        self.process = self.words = None
+
+    def last_words(self) -> str:
+        if self.words is None:
+            return ""
+        self.words.seek(0)
+        lines = self.words.read().decode(errors="replace").strip().splitlines()
+        return f"Its last words: {lines[-1]} " if lines else ""
+
+
+def _leave(owner: int, state: _Connections) -> None:
+    """Leave the porter. The process that made the dataset lets it end at once."""
+    if os.getpid() != owner:
+        return
+    if (connection := state.current) is not None and connection.fileno() >= 0:
+        with suppress(OSError):
+            connection.setblocking(False)  # noqa: FBT003  the standard library's signature
+            connection.send(pack(("leave",)))
+    state.disconnect()
+    state.reap()
+
+
+def _sent_at_once(connection: socket.socket, message: bytes, order: Order | None) -> bool:
+    """Send a message without waiting, with an order in a file; False if it did not go whole."""
+    connection.setblocking(False)  # noqa: FBT003  the standard library's signature
+    try:
+        if order is None:
+            return connection.send(message) == len(message)
+        with attached(order) as file:
+            return socket.send_fds(connection, [message], [file.fileno()]) == len(message)
+    except OSError:
+        return False
+    finally:
+        connection.setblocking(True)  # noqa: FBT003  likewise
+
+
+def default_folder() -> Path:
+    """Return the folder of decoded blocks in the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "dataporter" / "blocks"
+
+
+def _key(index: Index, format_: Format) -> str:
+    """Name the decoded blocks of a dataset: the same name, the same bytes."""
+    identity = f"{index.fingerprint} {format_.name} {format_.options}"
+    return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+
+def _cores() -> int:
+    """Count the cores for decoding."""
+    if "torch" not in sys.modules and hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    from dataporter.engine.cores import usable_cores  # noqa: PLC0415  its package imports torch
+
+    return usable_cores()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the porter: it finds the modules that this process finds."""
+    path = os.pathsep.join(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))  # noqa: PTH100  '' is the current folder
+    # Threads of linear algebra would only cost time to start.
+    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+# Addresses
+
+
+def _new_address() -> str:
+    token = secrets.token_hex(16)
+    if sys.platform == "linux":
+        return f"\0dataporter-{token}"
+    return str(Path(tempfile.mkdtemp(prefix="dataporter-")) / "porter")
+
+
+@contextmanager
+def _start_lock(address: str) -> Iterator[bool]:
+    """Let one process start a porter at a path; an abstract name needs no lock."""
+    if address.startswith("\0"):
+        yield True
+        return
+    folder = os.open(Path(address).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with socket.socket(socket.AF_UNIX) as probe:
+            is_free = probe.connect_ex(address) != 0
+        if is_free:
+            Path(address).unlink(missing_ok=True)
+        yield is_free
+    finally:
+        os.close(folder)
+
+
+def _bound(listener: socket.socket, address: str) -> bool:
+    """Bind and listen; False if another process is faster."""
+    try:
+        listener.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise
+    listener.listen(_BACKLOG)
+    return True

@@ -1,0 +1,161 @@
+"""The schedule: the blocks that a run needs next, from its order alone.
+
+The law says which index every position has, so blocks can be decoded before they are asked for,
+in the order of their first use, and the block to evict is the one whose next use is farthest away.
+Distances are counted in positions from where the run stands, over the ends of epochs. Nothing here
+knows files or processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.law import Order, Plan
+from dataporter.shards.cache import NEVER
+
+
+class Standing(NamedTuple):
+    """Where one rank stands: the positions from `start` to `stop` are next for its workers."""
+
+    order: Order
+    plan: Plan
+    epoch: int
+    start: int
+    stop: int
+
+
+class Need(NamedTuple):
+    """A block, and where it is first used, in positions since the start of the walk's epoch."""
+
+    block: int
+    at: int
+
+
+@runtime_checkable
+class KnowsUses(Protocol):
+    """An order whose blocks are in use for a part of an epoch only."""
+
+    def uses(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last position at which each block is read; shapes (blocks,).
+
+        The last position of a block that is not read is below 0.
+        """
+        ...
+
+
+def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
+    """Yield the blocks of one rank by first use in each epoch, epoch after epoch, without end."""
+    order, plan, epoch, start, _ = standing
+    offset = 0
+    while True:
+        seen = np.zeros(len(ends), dtype=bool)
+        for positions in plan.blocks(start):
+            blocks = np.searchsorted(ends, order.indices(epoch, positions), side="right")
+            different, first = np.unique(blocks, return_index=True)
+            new = ~seen[different]
+            seen[different] = True
+            for place in np.sort(first[new]):
+                yield Need(int(blocks[place]), offset + int(positions[place]))
+        if not seen.any() and start == 0:  # `tail="drop"` leaves nothing of an epoch
+            return
+        epoch, start, offset = epoch + 1, 0, offset + order.length
+
+
+def distances(standing: Standing, blocks: int) -> NDArray[np.int64]:
+    """Count the positions to the next use of each block, 0 for those in use; shape (blocks,)."""
+    order, _, epoch, start, _ = standing
+    if not isinstance(order, KnowsUses):
+        return np.zeros(blocks, dtype=np.int64)  # any block may be next
+    first, last = order.uses(epoch)
+    next_first, next_last = order.uses(epoch + 1)
+    again = np.where(next_last >= 0, order.length + next_first - start, NEVER)
+    return np.where(last >= start, np.maximum(first - start, 0), again)
+
+
+class Lookahead:
+    """The blocks to have ready for one rank, at most `bound` bytes beyond its position."""
+
+    def __init__(self, ends: NDArray[np.int64], decoded: NDArray[np.int64], bound: int) -> None:
+        self._ends, self._decoded, self._bound = ends, decoded, bound
+        self._standing: Standing | None = None
+        # Workers may still read what the announcement before the last one gave them.
+        self._before: Standing | None = None
+        self._origin = 0  # the epoch that the walk began in
+        self._walk: Iterator[Need] = iter(())
+        self._found: deque[Need] = deque()  # by the walk, and not yet returned by `next`
+        self._refused: list[Need] = []  # there was no room for them
+        self._beyond: deque[Need] = deque()  # returned by `next`, and not yet reached by the run
+        self._bytes = 0  # of the blocks in `_beyond`
+
+    def announce(self, standing: Standing) -> None:
+        """Take note of where the rank stands now."""
+        previous, self._standing = self._standing, standing
+        if previous is not None and _continues(previous, standing):
+            self._before = previous
+            self._found.extendleft(reversed(self._refused))
+        else:
+            self._before = standing
+            self._origin = standing.epoch
+            self._walk = needs(self._ends, standing)
+            self._found.clear()
+            self._beyond.clear()
+            self._bytes = 0
+        self._refused.clear()
+        reached = self._since_origin(standing.epoch, standing.stop)
+        while self._beyond and self._beyond[0].at < reached:
+            self._bytes -= int(self._decoded[self._beyond.popleft().block])
+
+    def _since_origin(self, epoch: int, position: int) -> int:
+        length = self._standing.order.length if self._standing else 0
+        return (epoch - self._origin) * length + position
+
+    def next(self) -> Need | None:
+        """Return the next block to have ready; None if enough are, until the next announcement."""
+        if self._standing is None or self._refused:
+            return None
+        if not self._found:
+            self._found.extend(itertools.islice(self._walk, 1))
+        if not self._found:
+            return None
+        need = self._found[0]
+        if need.at >= self._since_origin(self._standing.epoch, self._standing.stop):
+            size = int(self._decoded[need.block])
+            if self._beyond and self._bytes + size > self._bound:
+                return None
+            self._beyond.append(need)
+            self._bytes += size
+        return self._found.popleft()
+
+    def refuse(self, need: Need) -> None:
+        """Say that there was no room for a block: it is returned again after an announcement."""
+        if need in self._beyond:
+            self._beyond.remove(need)
+            self._bytes -= int(self._decoded[need.block])
+        self._refused.append(need)
+
+    def distance(self, need: Need) -> int:
+        """Count the positions from where workers stand to a need, at least 0."""
+        if self._before is None:
+            return 0
+        return max(need.at - self._since_origin(self._before.epoch, self._before.start), 0)
+
+    def distances(self) -> NDArray[np.int64] | None:
+        """Count the positions to the next use of each block; None if nothing was announced."""
+        return None if self._before is None else distances(self._before, len(self._ends))
+
+
+def _continues(previous: Standing, now: Standing) -> bool:
+    """Return True if a run has gone on from one standing to the other."""
+    same = (previous.order.id, previous.order.seed, previous.plan) == (
+        now.order.id,
+        now.order.seed,
+        now.plan,
+    )
+    forward = (previous.epoch, previous.start) <= (now.epoch, now.start)
+    return same and forward and now.epoch <= previous.epoch + 1
