@@ -87,7 +87,9 @@ def test_only_an_added_file_is_scanned(data, scans):
     old = opened(data, scans)
     scans()
     write_lines(data / "9.lines", "ab")
-    with pytest.warns(ShardWarning, match=r"1 added \(9\.lines\).*17 rows now, and had 15") as found:
+    with pytest.warns(
+        ShardWarning, match=r"1 added \(9\.lines\).*17 rows now, and had 15"
+    ) as found:
         new = opened(data, scans)
     assert scans() == ["9.lines"]
     assert "States saved before belong to the old data" in str(found[0].message)

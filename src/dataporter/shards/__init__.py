@@ -4,3 +4,20 @@
 all blocks, `tracks` the order, `formats/` read the files, `reading` opens blocks, and the porter
 decodes the blocks that cannot be read by mmap.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataporter.shards.dataset import ShardedDataset
+
+__all__ = ["ShardedDataset"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the dataset when it is first used: the porter process does without."""
+    if name != "ShardedDataset":
+        msg = f"module 'dataporter.shards' has no attribute {name!r}"
+        raise AttributeError(msg)
+    from dataporter.shards.dataset import ShardedDataset  # noqa: PLC0415
+
+    return ShardedDataset

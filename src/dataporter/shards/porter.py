@@ -128,9 +128,7 @@ class Porter:
         )
         raise ShardCacheError(errno.ENOSPC, msg)
 
-    def announce(
-        self, order: Order, epoch: int, positions: NDArray[np.int64], plan: Plan
-    ) -> None:
+    def announce(self, order: Order, epoch: int, positions: NDArray[np.int64], plan: Plan) -> None:
         """Say which positions of this rank are next, so that their blocks are decoded ahead.
 
         It never waits. An announcement that cannot be sent is lost, and costs only time.

@@ -8,6 +8,7 @@ knows files or processes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import deque
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from dataporter.law import Order, Plan
 from dataporter.shards.cache import NEVER
+from dataporter.shards.tracks import Uses
 
 
 class Standing(NamedTuple):
@@ -41,11 +43,8 @@ class Need(NamedTuple):
 class KnowsUses(Protocol):
     """An order whose blocks are in use for a part of an epoch only."""
 
-    def uses(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First and last position at which each block is read; shapes (blocks,).
-
-        The last position of a block that is not read is below 0.
-        """
+    def uses(self, epoch: int) -> Uses:
+        """Return the stretches of an epoch in which blocks are read."""
         ...
 
 
@@ -55,7 +54,7 @@ def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
     offset = 0
     while True:
         seen = np.zeros(len(ends), dtype=bool)
-        for positions in plan.blocks(start):
+        for positions in plan.blocks(start, functools.partial(order.deal, epoch)):
             blocks = np.searchsorted(ends, order.indices(epoch, positions), side="right")
             different, first = np.unique(blocks, return_index=True)
             new = ~seen[different]
@@ -72,10 +71,12 @@ def distances(standing: Standing, blocks: int) -> NDArray[np.int64]:
     order, _, epoch, start, _ = standing
     if not isinstance(order, KnowsUses):
         return np.zeros(blocks, dtype=np.int64)  # any block may be next
-    first, last = order.uses(epoch)
-    next_first, next_last = order.uses(epoch + 1)
-    again = np.where(next_last >= 0, order.length + next_first - start, NEVER)
-    return np.where(last >= start, np.maximum(first - start, 0), again)
+    distance = np.full(blocks, NEVER)
+    now, later = order.uses(epoch), order.uses(epoch + 1)
+    ahead = np.maximum(now.first - start, 0)
+    np.minimum.at(distance, now.blocks, np.where(now.last >= start, ahead, NEVER))
+    np.minimum.at(distance, later.blocks, later.first + (order.length - start))
+    return distance
 
 
 class Lookahead:

@@ -1,0 +1,190 @@
+"""`ShardedDataset`: data in many files as a map-style dataset with an order of its own."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.errors import OptionError, OptionTypeError
+from dataporter.law import Order, Plan, SequentialOrder, ShuffledOrder
+from dataporter.shards.building import open_index
+from dataporter.shards.files import Files, list_files
+from dataporter.shards.formats.format import ReadOptions, Sample
+from dataporter.shards.formats.registry import SUFFIXES, make_format
+from dataporter.shards.porter import Porter
+from dataporter.shards.reading import Reader
+from dataporter.shards.schemas import check_schemas
+from dataporter.shards.tracks import TracksOrder, tracks_for
+
+# Data up to this size, decoded, is shuffled as a whole: all of its blocks are in use at a time.
+SMALL = 256 * 2**20
+
+
+class ShardedDataset:
+    r"""Samples that lie in many files, in Parquet, JSON lines, tar, MDS, Arrow, LitData or tokens.
+
+    `files` is a folder, a glob, a file, or a list of these. A sample is a dict. The index of the
+    files is built when it is needed first, and kept. Give the dataset to a `ResumableDataLoader`:
+    its order reads few files at a time and mixes them well, and a resume is a seek.
+
+    >>> import json, pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for number in range(3):
+    ...     lines = [json.dumps({"text": f"{number}-{line}"}) for line in range(4)]
+    ...     _ = (folder / f"{number}.jsonl").write_text("\n".join(lines))
+    >>> corpus = ShardedDataset(folder, columns=["text"])
+    >>> len(corpus), corpus[5]
+    (12, {'text': '1-1'})
+
+    - `columns`: the names of the columns to read; all of them by default.
+    - `transform`: called with each sample; its random numbers are the sample's own.
+    - `format`: the format of the files, where their names do not tell.
+    - `dtype`, `window`: of files of tokens: the type of a token, and the tokens in a sample.
+    - `allow_pickle`: True unpickles values of MDS and LitData, which runs code from the data.
+    - `index`: a folder for the index. By default it lies beside the data, or in the user's cache
+      folder if that is read-only.
+    - `cache`: a folder for blocks that have to be decoded, by default in the user's cache folder;
+      `cache_bytes` is the most that they may take there.
+    - `progress`: True shows a progress bar while the index is built.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        columns: Sequence[str] | None = None,
+        transform: Callable[[Sample], Any] | None = None,
+        format: str | None = None,  # noqa: A002  what it is
+        dtype: str | None = None,
+        window: int | None = None,
+        allow_pickle: bool = False,
+        index: str | PathLike[str] | None = None,
+        cache: str | PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        progress: bool = False,
+    ) -> None:
+        options = ReadOptions(
+            columns=_checked_columns(columns),
+            dtype=dtype,
+            window=window,
+            allow_pickle=allow_pickle,
+        )
+        if transform is not None and not callable(transform):
+            msg = f"transform must be callable, found {type(transform).__name__} {transform!r}."
+            raise OptionTypeError(msg)
+        listing = list_files(files, SUFFIXES, format=format)
+        reads = make_format(listing, options, format)
+        folder = None if index is None else Path(index)
+        self.index = open_index(listing, reads, folder=folder, progress=progress)
+        check_schemas(self.index, reads)
+        self.transform = transform
+        is_mapped = all(reads.is_mapped(schema) for schema in self.index.schemas)
+        self._porter = (
+            None
+            if is_mapped
+            else Porter(
+                self.index,
+                reads,
+                folder=None if cache is None else Path(cache),
+                cache_bytes=cache_bytes,
+            )
+        )
+        self._reader = Reader(self.index, reads, self._porter)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        length = len(self)
+        try:
+            number = operator.index(index)
+        except TypeError as error:
+            msg = f"a sample's index must be an int, found {type(index).__name__} {index!r}."
+            raise OptionTypeError(msg) from error
+        if not -length <= number < length:
+            msg = f"the index {number} is out of range: the dataset has {length:,} samples."
+            raise IndexError(msg)
+        sample = self._reader.sample(number % length)
+        return sample if self.transform is None else self.transform(sample)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Read many samples at once, those of one block together."""
+        samples = self._reader.samples(np.asarray(indices, dtype=np.int64))
+        return samples if self.transform is None else [self.transform(each) for each in samples]
+
+    def __repr__(self) -> str:
+        return (
+            f"ShardedDataset({len(self):,} samples in {len(self.index.rows):,} blocks of "
+            f"{len(self.index.paths):,} {self.index.format} files)"
+        )
+
+    def fingerprint(self) -> str:
+        """Return the hash of the index: the same for the same files, wherever they lie."""
+        return self.index.fingerprint
+
+    def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
+        """Return the order that a loader reads: well mixed, from few blocks at a time."""
+        order: Order
+        if not shuffle:
+            order = SequentialOrder(len(self), seed)
+        elif int(self.index.decoded.sum()) <= SMALL:
+            order = ShuffledOrder(len(self), seed)
+        else:
+            blocks = int(np.count_nonzero(self.index.rows))
+            tracks = tracks_for(blocks, step_size=step_size, world_size=world_size)
+            order = TracksOrder(self.index.rows, tracks, seed)
+        return order if self._porter is None else PortedOrder(order, self._porter)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PortedOrder(Order):
+    """An order whose blocks a porter decodes ahead."""
+
+    order: Order
+    porter: Porter
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        return self.order.length
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        return self.order.seed
+
+    @property
+    def id(self) -> str:  # type: ignore[override]
+        return self.order.id
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.order.indices(epoch, positions)
+
+    def with_seed(self, seed: int) -> PortedOrder:
+        return PortedOrder(self.order.with_seed(seed), self.porter)
+
+    def resumed(self, saved_id: str) -> PortedOrder:
+        return PortedOrder(self.order.resumed(saved_id), self.porter)
+
+    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        return self.order.deal(epoch, positions)
+
+    def announce(self, epoch: int, positions: NDArray[np.int64], plan: Plan) -> None:
+        self.porter.announce(self.order, epoch, positions, plan)
+
+
+def _checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        msg = f'columns must be a list of names, such as ["text"], found {columns!r}.'
+        raise OptionTypeError(msg)
+    if len(set(columns)) < len(columns) or not columns:
+        msg = f"columns must name at least one column, each once, found {list(columns)!r}."
+        raise OptionError(msg)
+    return tuple(columns)

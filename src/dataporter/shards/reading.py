@@ -1,0 +1,146 @@
+"""Reading samples: the blocks that this process has open, and rows out of them.
+
+Files are mapped, never copied, so all workers of a machine share their pages. A block that has to
+be decoded is mapped as the porter has written it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.errors import ShardChangedError
+from dataporter.shards.formats.format import Format, Rows, Sample
+from dataporter.shards.index import Index
+
+# Open at a time. More than the tracks of most runs; each holds a map and a few small objects.
+_MOST_BLOCKS = 4096
+_MOST_FILES = 1024
+
+Value = TypeVar("Value")
+
+
+class Decodes(Protocol):
+    """Brings blocks that cannot be read as they lie in their file."""
+
+    def path(self, block: int) -> Path:
+        """Return the file of a decoded block; wait until it is there."""
+        ...
+
+
+class Reader:
+    """Reads samples of an index. Copies in other processes open blocks of their own."""
+
+    def __init__(self, index: Index, format: Format, decoder: Decodes | None) -> None:  # noqa: A002  the word of this room
+        self._index = index
+        self._format = format
+        self._decoder = decoder
+        self._blocks: _Recent[Rows] = _Recent(_MOST_BLOCKS)
+        self._files: _Recent[memoryview] = _Recent(_MOST_FILES)
+
+    def __reduce__(self) -> tuple[type[Reader], tuple[Any, ...]]:
+        return Reader, (self._index, self._format, self._decoder)
+
+    def sample(self, index: int) -> Sample:
+        """Read one sample."""
+        return self.samples(np.array([index], dtype=np.int64))[0]
+
+    def samples(self, indices: NDArray[np.int64]) -> list[Sample]:
+        """Read samples, those of one block together."""
+        blocks, rows = (column.tolist() for column in self._index.locate(indices))
+        places: dict[int, list[int]] = {}
+        for place, block in enumerate(blocks):
+            places.setdefault(block, []).append(place)
+        if len(places) == len(blocks):
+            return [self._rows(block)((row,))[0] for block, row in zip(blocks, rows, strict=True)]
+        samples: list[Any] = [None] * len(blocks)
+        for block, wanted in places.items():
+            read = self._rows(block)([rows[place] for place in wanted])
+            for place, sample in zip(wanted, read, strict=True):
+                samples[place] = sample
+        return samples
+
+    def _rows(self, number: int) -> Rows:
+        rows = self._blocks.find(number)
+        return rows if rows is not None else self._blocks.keep(number, self._open(number))
+
+    def _open(self, number: int) -> Rows:
+        block, schema = self._index.block(number), self._index.schema(number)
+        if self._format.is_mapped(schema):
+            return self._format.open(self._mapped(int(self._index.file[number])), block, schema)
+        data = self._decoded(number)
+        return self._format.open(data, block._replace(offset=0, size=len(data)), schema)
+
+    def _decoded(self, number: int) -> memoryview:
+        if self._decoder is None:
+            msg = f"block {number} has to be decoded, and nothing decodes it."
+            raise RuntimeError(msg)
+        while True:
+            try:
+                return _map(self._decoder.path(number))
+            except FileNotFoundError:
+                continue  # it was evicted since, and is decoded again
+
+    def _mapped(self, file: int) -> memoryview:
+        if (data := self._files.find(file)) is not None:
+            return data
+        path = self._index.root / self._index.paths[file]
+        expected = int(self._index.sizes[file]), int(self._index.modified[file])
+        try:
+            return self._files.keep(file, _map(path, expected))
+        except FileNotFoundError as error:
+            raise ShardChangedError(_changed(path, "it is gone")) from error
+
+
+class _Recent(Generic[Value]):
+    """Values by number: at most so many, those that were found last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[int, Value] = OrderedDict()
+
+    def find(self, number: int) -> Value | None:
+        try:
+            self._kept.move_to_end(number)
+        except KeyError:
+            return None
+        return self._kept[number]
+
+    def keep(self, number: int, value: Value) -> Value:
+        self._kept[number] = value
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return value
+
+
+def _map(path: Path, expected: tuple[int, int] | None = None) -> memoryview:
+    """Map a whole file; of a file of the dataset, size and time must be those of the index."""
+    with path.open("rb") as file:
+        if expected is not None:
+            status = os.fstat(file.fileno())
+            found = status.st_size, status.st_mtime_ns
+            if found != expected:
+                raise ShardChangedError(_changed(path, _difference(found, expected)))
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+
+
+def _difference(found: tuple[int, int], expected: tuple[int, int]) -> str:
+    if found[0] != expected[0]:
+        return f"it has {found[0]:,} bytes, and had {expected[0]:,}"
+    return "it was written again since"
+
+
+def _changed(path: Path, difference: str) -> str:
+    return (
+        f"a file changed after it was indexed: {path}: {difference}. Put the file back, or build "
+        "the dataset anew, which indexes the file again; a state of the old data is refused then."
+    )
