@@ -13,6 +13,7 @@ import pytest
 import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
+from portable import same
 from reading import read_all
 from webdataset import autodecode, tariterators
 
@@ -65,19 +66,6 @@ def by_webdataset(path):
     for sample in samples:
         sample.pop("__url__")
     return samples
-
-
-def same(one, other):
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        for key in one:
-            same(one[key], other[key])
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
-    else:
-        assert one == other
 
 
 def compare(path, **options):

@@ -1,0 +1,56 @@
+"""Decompression of whole shards."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import zlib
+from pathlib import Path
+
+from dataporter.errors import MissingExtraError, OptionError, ShardFormatError
+
+KNOWN = ("zstd", "gz", "bz2")
+
+
+def require_known(algorithm: str, path: Path) -> None:
+    """Raise unless shards with this compression can be read."""
+    if algorithm not in KNOWN:
+        msg = (
+            f"{path} is compressed with {algorithm!r}, which cannot be read. Known are "
+            f"{', '.join(KNOWN)}: decompress the files, or write them again with one of these."
+        )
+        raise OptionError(msg)
+
+
+def decompress(data: bytes, algorithm: str, path: Path, size: int) -> bytes:
+    """Decompress a shard whose size is known, or say what is wrong with it."""
+    try:
+        if algorithm == "zstd":
+            raw = _zstd(data, size)
+        elif algorithm == "gz":
+            raw = gzip.decompress(data)
+        else:
+            raw = bz2.decompress(data)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        msg = f"{path} cannot be decompressed ({algorithm}): {error}. Copy the file again."
+        raise ShardFormatError(msg) from error
+    if len(raw) != size:
+        msg = (
+            f"{path} has {len(raw):,} bytes when decompressed, but its index announces {size:,}. "
+            f"Copy the file again, with its index."
+        )
+        raise ShardFormatError(msg)
+    return raw
+
+
+def _zstd(data: bytes, size: int) -> bytes:
+    try:
+        import zstandard  # noqa: PLC0415  an extra
+    except ImportError:
+        msg = "zstandard is missing. Install it with: pip install torch-dataporter[shards]"
+        raise MissingExtraError(msg) from None
+    try:
+        # A frame need not say how long its contents are.
+        return zstandard.ZstdDecompressor().decompress(data, max_output_size=max(size, 1))
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,281 @@
+"""MDS shards, as mosaicml-streaming writes them.
+
+A shard is a block. Its raw file is
+
+    rows: u32 | offset of each row and of the end: u32 | the writer's settings: JSON | rows
+
+and a row is the sizes of its columns that vary in size, then the values. A compressed shard is
+decoded into the raw file.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import mmap
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
+from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.formats.compression import decompress, require_known
+from dataporter.shards.formats.evidence import evidence, evidence_of_ends, require_whole
+from dataporter.shards.formats.format import Format, Rows, Sample
+from dataporter.shards.formats.listed import (
+    ListedFolder,
+    damaged_index,
+    folder_of,
+    listed_folder,
+    not_listed,
+    not_there,
+    parse_index,
+    size_as_listed,
+)
+from dataporter.shards.formats.mds_encodings import Decode, decoder
+
+_VERSION = 2
+_U32 = struct.Struct("<I")
+
+
+class _File(NamedTuple):
+    """A file that an index lists."""
+
+    name: str
+    size: int
+    hashes: dict[str, str]
+
+
+class _Shard(NamedTuple):
+    rows: int
+    columns: list[list[Any]]  # of each: name, encoding, size in bytes or None
+    raw: _File
+    packed: _File | None  # the compressed file
+    compression: str | None
+
+
+class MdsFormat(Format):
+    """Shards of an MDS folder, raw or compressed."""
+
+    name = "mds"
+    suffixes = (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2", ".mds.br", ".mds.snappy")
+
+    def scan(self, path: Path) -> Scanned:
+        folder, shard, file = _find(path)
+        size = size_as_listed(path, file.size, folder)
+        algorithm = shard.compression if file is shard.packed else None
+        schema = {"columns": shard.columns, "compression": algorithm}
+        if algorithm is not None:
+            require_known(algorithm, path)
+        if not shard.rows:
+            return Scanned((), schema)
+        checksum = evidence([json.dumps(file.hashes, sort_keys=True).encode()])
+        if algorithm is None:
+            checksum ^= _check_raw(path, shard.rows)
+        return Scanned((Block(0, size, shard.rows, shard.raw.size, checksum),), schema)
+
+    def check(self, schema: Mapping[str, Any]) -> None:
+        known = {name: encoding for name, encoding, _ in schema["columns"]}
+        for name in known if self.options.columns is None else self.options.columns:
+            if name not in known:
+                msg = f"No column is called {name!r}. Choose columns from {sorted(known)}."
+                raise ShardSchemaError(msg)
+            decoder(known[name], name, allow_pickle=self.options.allow_pickle)
+
+    def is_mapped(self, schema: Mapping[str, Any]) -> bool:
+        return schema["compression"] is None
+
+    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+        _, shard, file = _find(path)
+        data = path.read_bytes()
+        _check_hashes(data, file, path)
+        raw = decompress(data, schema["compression"], path, block.decoded)
+        _check_hashes(raw, shard.raw, path)
+        if _offsets(memoryview(raw), block.rows) is None:
+            raise _no_shard(path, block.rows)
+        to.write_bytes(raw)
+
+    def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
+        require_whole(data, block)
+        data = data[: block.size]
+        offsets = _offsets(data, block.rows)
+        if offsets is None:
+            msg = (
+                f"The shard is not the one that was indexed, which had {block.rows:,} rows. Build "
+                f"the index again."
+            )
+            raise ShardChangedError(msg)
+        chosen = self.options.columns
+        layout: list[tuple[str, int | None, Decode | None]] = []
+        for name, encoding, size in schema["columns"]:
+            decode = None
+            if chosen is None or name in chosen:
+                decode = decoder(encoding, name, allow_pickle=self.options.allow_pickle)
+            layout.append((name, size, decode))
+        return _ShardRows(data, offsets, layout, chosen)
+
+
+class _ShardRows:
+    """The rows of a shard."""
+
+    def __init__(
+        self,
+        data: memoryview,
+        offsets: list[int],
+        layout: list[tuple[str, int | None, Decode | None]],
+        chosen: tuple[str, ...] | None,
+    ) -> None:
+        self._data = data
+        self._offsets = offsets
+        self._layout = layout
+        self._names = [name for name, _, _ in layout] if chosen is None else chosen
+        self._sizes = struct.Struct("<" + "I" * sum(not size for _, size, _ in layout))
+
+    def __call__(self, numbers: Sequence[int]) -> list[Sample]:
+        return [self._read(number) for number in numbers]
+
+    def _read(self, number: int) -> Sample:
+        begin, end = self._offsets[number], self._offsets[number + 1]
+        at = begin + self._sizes.size
+        if at > end:
+            raise _damaged(number, "is too short for the sizes of its columns")
+        sizes = iter(self._sizes.unpack_from(self._data, begin))
+        values: Sample = dict.fromkeys(self._names)
+        for name, fixed_size, decode in self._layout:
+            after = at + (fixed_size or next(sizes))
+            if after > end:
+                raise _damaged(number, f"is too short for its column {name!r}")
+            if decode is not None:
+                value = bytes(self._data[at:after])
+                try:
+                    values[name] = decode(value)
+                except Exception as error:
+                    found = f"has a damaged column {name!r} ({type(error).__name__}: {error})"
+                    raise _damaged(number, found) from error
+            at = after
+        if at != end:
+            raise _damaged(number, f"has {end - at:,} bytes after its last column")
+        return values
+
+
+def listed_files(path: Path) -> list[str]:
+    """Return the shards of a folder: of each the raw file, or else the compressed one."""
+    folder = listed_folder(path)
+    files = []
+    for shard in _shards(folder):
+        names = [file.name for file in (shard.raw, shard.packed) if file is not None]
+        there = [name for name in names if (path / name).exists()]
+        if not there:
+            raise not_there(path / names[-1], folder)
+        files.append(there[0])
+    return files
+
+
+@functools.lru_cache(maxsize=16)
+def _shards(folder: ListedFolder) -> list[_Shard]:
+    index = parse_index(folder)
+    if index.get("version") != _VERSION:
+        raise damaged_index(folder, f"has version {index.get('version')!r}", f"{_VERSION} of MDS")
+    listed = index.get("shards")
+    if not isinstance(listed, list):
+        raise damaged_index(folder, "has no list of shards", "the index of an MDS folder")
+    shards = []
+    for number, entry in enumerate(listed):
+        try:
+            shards.append(_parse_shard(entry))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            found = f"has a damaged entry for shard {number:,} ({type(error).__name__}: {error})"
+            raise damaged_index(folder, found, f"a shard in version {_VERSION} of MDS") from error
+    return shards
+
+
+def _parse_shard(entry: dict[str, Any]) -> _Shard:
+    if (entry["format"], entry["version"]) != ("mds", _VERSION):
+        found = f"its format is {entry['format']!r}, version {entry['version']!r}"
+        raise ValueError(found)
+    packed = entry.get("zip_data")
+    columns = zip(
+        entry["column_names"], entry["column_encodings"], entry["column_sizes"], strict=True
+    )
+    return _Shard(
+        rows=int(entry["samples"]),
+        columns=[list(column) for column in columns],
+        raw=_parse_file(entry["raw_data"]),
+        packed=_parse_file(packed) if packed else None,
+        compression=entry["compression"].split(":")[0] if packed else None,
+    )
+
+
+def _parse_file(entry: dict[str, Any]) -> _File:
+    return _File(entry["basename"], int(entry["bytes"]), entry.get("hashes") or {})
+
+
+@functools.lru_cache(maxsize=16)
+def _by_path(folder: ListedFolder) -> dict[Path, tuple[_Shard, _File]]:
+    return {
+        folder.path / file.name: (shard, file)
+        for shard in _shards(folder)
+        for file in (shard.raw, shard.packed)
+        if file is not None
+    }
+
+
+def _find(path: Path) -> tuple[ListedFolder, _Shard, _File]:
+    folder = folder_of(path)
+    if path not in _by_path(folder):
+        raise not_listed(path, folder)
+    return folder, *_by_path(folder)[path]
+
+
+def _check_hashes(data: bytes, file: _File, path: Path) -> None:
+    """Compare a file with the hashes in its index, as far as Python has their algorithms."""
+    for algorithm, expected in file.hashes.items():
+        if algorithm in hashlib.algorithms_available and not algorithm.startswith("shake"):
+            found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
+            if found != expected:
+                msg = (
+                    f"{path} is damaged: the {algorithm} of {file.name} is {found}, but its index "
+                    f"has {expected}. Copy the file again."
+                )
+                raise ShardFormatError(msg)
+
+
+def _check_raw(path: Path, rows: int) -> int:
+    """Raise unless a raw file begins with the offsets of its rows; return its evidence."""
+    if not path.stat().st_size:
+        raise _no_shard(path, rows)
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as data,
+    ):
+        if _offsets(data, rows) is None:
+            raise _no_shard(path, rows)
+        return evidence_of_ends(data, 0, len(data))
+
+
+def _offsets(data: memoryview, rows: int) -> list[int] | None:
+    """Return the offsets of all rows and of the end, None if they cannot be right."""
+    end = _U32.size * (rows + 2)
+    if len(data) < end or _U32.unpack_from(data)[0] != rows:
+        return None
+    offsets = np.frombuffer(bytes(data[_U32.size : end]), "<u4").astype(np.int64)
+    if offsets[0] < end or offsets[-1] != len(data) or (np.diff(offsets) < 0).any():
+        return None
+    numbers: list[int] = offsets.tolist()
+    return numbers
+
+
+def _no_shard(path: Path, rows: int) -> ShardFormatError:
+    return ShardFormatError(
+        f"{path} does not begin with the offsets of {rows:,} rows, which its index announces. It "
+        f"is damaged, or no MDS shard. Copy the file again."
+    )
+
+
+def _damaged(row: int, found: str) -> ShardFormatError:
+    return ShardFormatError(f"Row {row:,} of the shard {found}. Copy the file again.")
