@@ -1,4 +1,4 @@
-"""Decompression of whole shards."""
+"""Decompression of whole shards and of zstd frames."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import bz2
 import gzip
 import zlib
 from pathlib import Path
+from typing import Any
 
 from dataporter.errors import MissingExtraError, OptionError, ShardFormatError
 
@@ -26,7 +27,7 @@ def decompress(data: bytes, algorithm: str, path: Path, size: int) -> bytes:
     """Decompress a shard whose size is known, or say what is wrong with it."""
     try:
         if algorithm == "zstd":
-            raw = _zstd(data, size)
+            raw = decompress_zstd(data, size)
         elif algorithm == "gz":
             raw = gzip.decompress(data)
         else:
@@ -43,14 +44,23 @@ def decompress(data: bytes, algorithm: str, path: Path, size: int) -> bytes:
     return raw
 
 
-def _zstd(data: bytes, size: int) -> bytes:
+def decompress_zstd(data: bytes | memoryview, size: int) -> bytes:
+    """Decompress a frame whose size is known. A ValueError says what is wrong with it."""
+    zstandard = require_zstandard()
+    try:
+        # A frame need not say how long its contents are.
+        decompressor = zstandard.ZstdDecompressor()
+        plain: bytes = decompressor.decompress(data, max_output_size=max(size, 1))
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise ValueError(str(error)) from error
+    return plain
+
+
+def require_zstandard() -> Any:
+    """Import zstandard, or say how to install it."""
     try:
         import zstandard  # noqa: PLC0415  an extra
     except ImportError:
         msg = "zstandard is missing. Install it with: pip install torch-dataporter[shards]"
         raise MissingExtraError(msg) from None
-    try:
-        # A frame need not say how long its contents are.
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=max(size, 1))
-    except zstandard.ZstdError as error:
-        raise ValueError(str(error)) from error
+    return zstandard

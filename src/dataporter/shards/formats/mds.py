@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.compression import decompress, require_known
@@ -37,9 +35,9 @@ from dataporter.shards.formats.listed import (
     size_as_listed,
 )
 from dataporter.shards.formats.mds_encodings import Decode, decoder
+from dataporter.shards.formats.row_offsets import row_offsets
 
 _VERSION = 2
-_U32 = struct.Struct("<I")
 
 
 class _File(NamedTuple):
@@ -95,14 +93,14 @@ class MdsFormat(Format):
         _check_hashes(data, file, path)
         raw = decompress(data, schema["compression"], path, block.decoded)
         _check_hashes(raw, shard.raw, path)
-        if _offsets(memoryview(raw), block.rows) is None:
+        if row_offsets(memoryview(raw), block.rows) is None:
             raise _no_shard(path, block.rows)
         to.write_bytes(raw)
 
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
         require_whole(data, block)
         data = data[: block.size]
-        offsets = _offsets(data, block.rows)
+        offsets = row_offsets(data, block.rows)
         if offsets is None:
             msg = (
                 f"The shard is not the one that was indexed, which had {block.rows:,} rows. Build "
@@ -253,21 +251,9 @@ def _check_raw(path: Path, rows: int) -> int:
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
         memoryview(mapped) as data,
     ):
-        if _offsets(data, rows) is None:
+        if row_offsets(data, rows) is None:
             raise _no_shard(path, rows)
         return evidence_of_ends(data, 0, len(data))
-
-
-def _offsets(data: memoryview, rows: int) -> list[int] | None:
-    """Return the offsets of all rows and of the end, None if they cannot be right."""
-    end = _U32.size * (rows + 2)
-    if len(data) < end or _U32.unpack_from(data)[0] != rows:
-        return None
-    offsets = np.frombuffer(bytes(data[_U32.size : end]), "<u4").astype(np.int64)
-    if offsets[0] < end or offsets[-1] != len(data) or (np.diff(offsets) < 0).any():
-        return None
-    numbers: list[int] = offsets.tolist()
-    return numbers
 
 
 def _no_shard(path: Path, rows: int) -> ShardFormatError:

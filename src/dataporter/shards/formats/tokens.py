@@ -60,21 +60,16 @@ class TokensFormat(Format):
                     f"file again."
                 )
                 raise ShardFormatError(msg)
-            rows, row_shape, left_out = self._rows(path, shape)
+            rows, row_shape = self._rows(path, shape)
             row_bytes = dtype.itemsize * int(np.prod(row_shape, dtype=np.int64))
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 data = memoryview(mapped)
                 try:
-                    blocks = tuple(_blocks(data, start, rows, row_bytes))
+                    blocks = cut_windows(data, start, rows, row_bytes)
                 finally:
                     data.release()
-        warnings: tuple[str, ...] = ()
-        if left_out > _WORTH_A_WARNING * shape[0]:
-            warning = (
-                f"{path} has {left_out:,} tokens after its last whole window of "
-                f"{row_shape[0]:,}, and they are left out. Choose a shorter window to use them."
-            )
-            warnings = (warning,)
+        flat = len(shape) == 1
+        warnings = left_out_warnings(path, shape[0], row_shape[0]) if flat else ()
         return Scanned(blocks, {"dtype": dtype.str, "shape": list(row_shape)}, warnings)
 
     def check(self, schema: Mapping[str, Any]) -> None:  # noqa: ARG002  all have one column
@@ -151,8 +146,8 @@ class TokensFormat(Format):
             raise OptionError(msg)
         return dtype, shape, file.tell()
 
-    def _rows(self, path: Path, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...], int]:
-        """Return the samples of a file, the shape of each, and the tokens left out."""
+    def _rows(self, path: Path, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        """Return the number of samples of a file, and the shape of each."""
         window = self.options.window
         if len(shape) > 1:
             if window is not None and shape[1:] != (window,):
@@ -164,20 +159,9 @@ class TokensFormat(Format):
             if 0 in shape:
                 msg = f"{path} is empty: its shape is {shape}. Leave the file out."
                 raise ShardFormatError(msg)
-            return shape[0], shape[1:], 0
-        if window is None:
-            msg = (
-                f"{path} has {shape[0]:,} tokens in one row, so the length of a sample is "
-                f"unknown. Pass window=, such as window=1024."
-            )
-            raise OptionError(msg)
-        if shape[0] < window:
-            msg = (
-                f"{path} has {shape[0]:,} tokens, fewer than one window of {window:,}. Choose a "
-                f"shorter window, or leave the file out."
-            )
-            raise ShardFormatError(msg)
-        return shape[0] // window, (window,), shape[0] % window
+            return shape[0], shape[1:]
+        rows = windows_of(path, shape[0], window)
+        return rows, (window or 0,)
 
 
 def _parse_dtype(name: str) -> np.dtype[Any]:
@@ -194,7 +178,7 @@ def _parse_dtype(name: str) -> np.dtype[Any]:
     return dtype
 
 
-def _blocks(data: memoryview, start: int, rows: int, row_bytes: int) -> list[Block]:
+def cut_windows(data: memoryview, start: int, rows: int, row_bytes: int) -> tuple[Block, ...]:
     """Cut windows into blocks of about 8 MiB that differ by one window at most."""
     number = min(rows, max(1, round(rows * row_bytes / _BLOCK_BYTES)))
     cuts = [rows * i // number for i in range(number + 1)]
@@ -202,4 +186,33 @@ def _blocks(data: memoryview, start: int, rows: int, row_bytes: int) -> list[Blo
     for begin, end in pairwise(cuts):
         offset, size = start + begin * row_bytes, (end - begin) * row_bytes
         blocks.append(Block(offset, size, end - begin, size, evidence_of_ends(data, offset, size)))
-    return blocks
+    return tuple(blocks)
+
+
+def left_out_warnings(path: Path, tokens: int, window: int) -> tuple[str, ...]:
+    """Warn of the tokens after the last whole window, if they are many."""
+    left_out = tokens % window
+    if left_out <= _WORTH_A_WARNING * tokens:
+        return ()
+    warning = (
+        f"{path} has {left_out:,} tokens after its last whole window of {window:,}, and they are "
+        f"left out. Choose a shorter window to use them."
+    )
+    return (warning,)
+
+
+def windows_of(path: Path, tokens: int, window: int | None) -> int:
+    """Count the whole windows of a file, or say why there is none."""
+    if window is None:
+        msg = (
+            f"{path} has {tokens:,} tokens in one row, so the length of a sample is unknown. Pass "
+            f"window=, such as window=1024."
+        )
+        raise OptionError(msg)
+    if tokens < window:
+        msg = (
+            f"{path} has {tokens:,} tokens, fewer than one window of {window:,}. Choose a shorter "
+            f"window, or leave the file out."
+        )
+        raise ShardFormatError(msg)
+    return tokens // window

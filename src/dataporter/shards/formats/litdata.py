@@ -1,0 +1,209 @@
+"""LitData chunks, as `litdata.optimize` writes them.
+
+A chunk is a block: offsets of its rows (see `row_offsets`), then the rows, each the sizes of its
+leaves and the leaves. The index says how each leaf is stored and which tree the leaves form.
+
+A sample that is a dict has its keys as columns, a tuple or list "0", "1" and so on, a single value
+"sample". Newer versions of LitData append the rows of plain data as an Arrow file; such rows are
+read from there, as LitData does. Chunks for its TokensLoader have windows of `window` tokens, in
+the column "tokens", and are cut into blocks of about 8 MiB.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dataporter.errors import OptionError, ShardChangedError, ShardFormatError, ShardSchemaError
+from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.formats import litdata_packing as packing
+from dataporter.shards.formats.evidence import evidence_of_ends, require_whole
+from dataporter.shards.formats.format import Format, ReadOptions, Rows
+from dataporter.shards.formats.listed import (
+    ListedFolder,
+    folder_of,
+    not_listed,
+    not_there,
+    size_as_listed,
+)
+from dataporter.shards.formats.litdata_index import Chunk, litdata_index
+from dataporter.shards.formats.litdata_rows import (
+    Column,
+    PlainRows,
+    arrow_rows,
+    end_of_rows,
+    token_rows,
+    token_width,
+)
+from dataporter.shards.formats.litdata_values import Tree, leaf_decoder, parse_tree
+from dataporter.shards.formats.row_offsets import row_offsets, size_of_head
+from dataporter.shards.formats.tokens import COLUMN as TOKENS
+from dataporter.shards.formats.tokens import cut_windows, left_out_warnings, windows_of
+
+
+class LitDataFormat(Format):
+    """Chunks of a LitData folder."""
+
+    name = "litdata"
+    suffixes = ()  # its chunks end in .bin, as token files do: the folder's index tells them apart
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
+        if options.window is not None and options.window < 1:
+            msg = f"window={options.window} is too small. Pass a window of at least 1."
+            raise OptionError(msg)
+
+    def scan(self, path: Path) -> Scanned:
+        folder = folder_of(path)
+        index = litdata_index(folder)
+        chunk = index.chunks.get(path.relative_to(folder.path).as_posix())
+        if chunk is None:
+            raise not_listed(path, folder)
+        schema = {**index.layout._asdict(), "arrow": False}
+        if schema["packing"] != "chunk":  # the index has no size for a file compressed as a whole
+            size_as_listed(path, chunk.size, folder)
+        with _mapped(path, folder) as data:
+            if schema["tokens"]:
+                return self._scan_tokens(path, data, chunk, schema)
+            if schema["packing"] is None:
+                _require_rows(data, chunk.rows, path)
+                schema["arrow"] = end_of_rows(data) != len(data)
+            decoded = _plain_size(path, data, chunk, schema["packing"])
+            checksum = evidence_of_ends(data, 0, len(data))
+            block = Block(0, len(data), chunk.rows, decoded, checksum)
+        return Scanned((block,), schema)
+
+    def _scan_tokens(
+        self, path: Path, data: memoryview, chunk: Chunk, schema: dict[str, Any]
+    ) -> Scanned:
+        if schema["packing"] is not None:
+            msg = (
+                f"{path} has compressed tokens, which cannot be read. Write the dataset again "
+                f"without compression."
+            )
+            raise OptionError(msg)
+        _require_rows(data, chunk.rows, path)
+        width = token_width(schema["leaves"][0])
+        start = size_of_head(chunk.rows)
+        tokens = chunk.tokens or 0
+        if len(data) - start != tokens * width:
+            msg = (
+                f"{path} has {len(data) - start:,} bytes of tokens, but its index announces "
+                f"{tokens:,} tokens of {width} bytes. Copy the file again, with its index."
+            )
+            raise ShardFormatError(msg)
+        rows = windows_of(path, tokens, self.options.window)
+        window = self.options.window or 0
+        blocks = cut_windows(data, start, rows, window * width)
+        warnings = left_out_warnings(path, tokens, window)
+        return Scanned(blocks, {**schema, "window": window}, warnings)
+
+    def check(self, schema: Mapping[str, Any]) -> None:
+        known = [name for name, _, _ in _columns(schema)]
+        for name in self.options.columns or ():
+            if name not in known:
+                msg = f"No column is called {name!r}. Choose columns from {known}."
+                raise ShardSchemaError(msg)
+        if not schema["arrow"]:
+            self._chosen(schema)
+
+    def is_mapped(self, schema: Mapping[str, Any]) -> bool:
+        return schema["packing"] is None
+
+    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+        data = memoryview(path.read_bytes())
+        try:
+            plain = packing.unpack(data, schema["packing"], block.rows, block.decoded)
+        except ValueError as error:
+            raise _damaged_packing(path, schema["packing"], error) from error
+        _require_rows(memoryview(plain), block.rows, path)
+        to.write_bytes(plain)
+
+    def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
+        require_whole(data, block)
+        if schema["tokens"]:
+            return token_rows(data, block.offset, schema["leaves"][0], schema["window"])
+        data = data[: block.size]
+        end = end_of_rows(data)
+        offsets = row_offsets(data, block.rows, end=end)
+        if offsets is None:
+            msg = (
+                f"The chunk is not the one that was indexed, which had {block.rows:,} rows. Build "
+                f"the index again."
+            )
+            raise ShardChangedError(msg)
+        if end != len(data):
+            return arrow_rows(data, block.rows, self.options.columns)
+        return PlainRows(data, offsets, len(schema["leaves"]), self._chosen(schema))
+
+    def _chosen(self, schema: Mapping[str, Any]) -> list[Column]:
+        """Return the chosen columns, with the functions that decode their leaves."""
+        chosen = self.options.columns
+        columns = {}
+        for name, tree, first in _columns(schema):
+            if chosen is None or name in chosen:
+                kinds = schema["leaves"][first : first + tree.leaves]
+                decoders = [
+                    leaf_decoder(kind, allow_pickle=self.options.allow_pickle) for kind in kinds
+                ]
+                columns[name] = Column(name, tree, first, decoders)
+        return list(columns.values()) if chosen is None else [columns[name] for name in chosen]
+
+
+def _columns(schema: Mapping[str, Any]) -> list[tuple[str, Tree, int]]:
+    """Return the name, tree and first leaf of each column."""
+    tree = parse_tree(schema["tree"])
+    if schema["tokens"]:
+        return [(TOKENS, tree, 0)]
+    first = 0
+    columns = []
+    for name, child in tree.columns():
+        columns.append((name, child, first))
+        first += child.leaves
+    return columns
+
+
+@contextmanager
+def _mapped(path: Path, folder: ListedFolder) -> Iterator[memoryview]:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise not_there(path, folder) from None
+    with file:
+        if not path.stat().st_size:
+            msg = f"{path} is empty, but {folder.index} lists rows for it. Copy the file again."
+            raise ShardFormatError(msg)
+        with (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            yield data
+
+
+def _plain_size(path: Path, data: memoryview, chunk: Chunk, level: str | None) -> int:
+    """Return the size of the plain chunk."""
+    if level is None:
+        return len(data)
+    try:
+        return packing.unpacked_size(data, level, chunk.rows) or chunk.size
+    except ValueError as error:
+        raise _damaged_packing(path, level, error) from error
+
+
+def _require_rows(data: memoryview, rows: int, path: Path) -> None:
+    """Raise unless a plain chunk begins with the offsets of its rows."""
+    if row_offsets(data, rows, end=end_of_rows(data)) is None:
+        msg = (
+            f"{path} does not begin with the offsets of {rows:,} rows, which its index announces. "
+            f"It is damaged, or no LitData chunk. Copy the file again."
+        )
+        raise ShardFormatError(msg)
+
+
+def _damaged_packing(path: Path, level: str, error: ValueError) -> ShardFormatError:
+    return ShardFormatError(
+        f"{path} cannot be decompressed (zstd by {level}): {error}. Copy the file again."
+    )

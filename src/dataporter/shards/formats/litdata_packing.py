@@ -1,0 +1,115 @@
+"""LitData's three ways to compress a chunk, each undone into the plain chunk.
+
+"chunk" is one zstd frame for the file. "batch" has a table of frames, each of many rows:
+
+    "LDFZ01" 0 0 | version: u16 | flags: u16 | rows: u32 | rows of a frame: u32 | frames: u32
+    offset of each row, and of the end: u32 | frames, each: first row: u32, rows: u32,
+    offset: u64, size: u32, size when decompressed: u32 | the frames
+
+"sample" has a frame for each row, between the offsets of a plain chunk.
+
+A ValueError says what is wrong with a chunk, without the name of its file.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import numpy as np
+
+from dataporter.shards.formats.compression import decompress_zstd, require_zstandard
+from dataporter.shards.formats.row_offsets import head_of, row_offsets, size_of_head
+
+LEVELS = ("chunk", "batch", "sample")
+_MAGIC = b"LDFZ01\0\0"
+_PREFIX = struct.Struct("<8sHHIII")
+_LARGEST = 2**32  # bytes of a chunk, whose offsets have 32 bits
+_FRAME = struct.Struct("<IIQII")
+
+
+def unpacked_size(data: memoryview, level: str, rows: int) -> int | None:
+    """Return the size of the plain chunk, None if only the index knows it."""
+    if level == "chunk":
+        return None
+    if level == "batch":
+        sizes, _ = _frame_table(data, rows)
+        return size_of_head(rows) + sum(sizes)
+    total = size_of_head(rows)
+    for begin, end in pairwise(_offsets(data, rows)):
+        total += _content_size(data[begin:end])
+    return total
+
+
+def unpack(data: memoryview, level: str, rows: int, size: int) -> bytes:
+    """Return the plain chunk."""
+    if level == "chunk":
+        return _decompress(data, size)
+    if level == "batch":
+        sizes, frames = _frame_table(data, rows)
+        bodies = [_decompress(data[at : at + packed], plain) for at, packed, plain in frames]
+        return head_of(sizes) + b"".join(bodies)
+    parts = [
+        _decompress(data[begin:end], _content_size(data[begin:end]))
+        for begin, end in pairwise(_offsets(data, rows))
+    ]
+    return head_of([len(part) for part in parts]) + b"".join(parts)
+
+
+def _offsets(data: memoryview, rows: int) -> list[int]:
+    offsets = row_offsets(data, rows)
+    if offsets is None:
+        msg = f"it does not begin with the offsets of {rows:,} rows"
+        raise ValueError(msg)
+    return offsets
+
+
+def _frame_table(data: memoryview, rows: int) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Return the size of each row, and of each frame its offset, size and plain size."""
+    if len(data) < _PREFIX.size or data[: len(_MAGIC)] != _MAGIC:
+        msg = "it does not begin with LDFZ01"
+        raise ValueError(msg)
+    _, version, _, found, _, number = _PREFIX.unpack_from(data)
+    if (version, found) != (1, rows):
+        msg = f"it has version {version} and {found:,} rows instead of version 1 and {rows:,} rows"
+        raise ValueError(msg)
+    table = _PREFIX.size + 4 * (rows + 1)
+    if len(data) < table + number * _FRAME.size:
+        msg = "its table of frames is cut off"
+        raise ValueError(msg)
+    offsets = np.frombuffer(data[_PREFIX.size : table], "<u4").astype(np.int64)
+    sizes: list[int] = np.diff(offsets).tolist()
+    frames = []
+    counted = 0
+    for i in range(number):
+        first, count, at, packed, plain = _FRAME.unpack_from(data, table + i * _FRAME.size)
+        expected = sum(sizes[first : first + count])
+        if first != counted or plain != expected or at + packed > len(data):
+            msg = f"frame {i:,} of its table is damaged or cut off"
+            raise ValueError(msg)
+        counted += count
+        frames.append((at, packed, plain))
+    if counted != rows or offsets[0] or min(sizes) < 0:
+        msg = f"its table has frames for {counted:,} of {rows:,} rows"
+        raise ValueError(msg)
+    return sizes, frames
+
+
+def _content_size(frame: memoryview) -> int:
+    zstandard = require_zstandard()
+    try:
+        size = int(zstandard.get_frame_parameters(frame).content_size)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error
+    if size > _LARGEST:
+        msg = f"a frame announces {size:,} bytes, or does not say how many it has"
+        raise ValueError(msg)
+    return size
+
+
+def _decompress(frame: memoryview, size: int) -> bytes:
+    plain = decompress_zstd(frame, size)
+    if len(plain) != size:
+        msg = f"a frame has {len(plain):,} bytes instead of {size:,}"
+        raise ValueError(msg)
+    return plain
