@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import Format
+from dataporter.shards.formats.registry import SUFFIXES
+
+
+def listed_files(folder: Path) -> list[str]:
+    """Return the files that the index.json of a folder lists."""
+    return list(list_files(folder, SUFFIXES).paths)
 
 
 def read_all(format_: Format, path: Path, scratch: Path | None = None) -> list[dict[str, Any]]:

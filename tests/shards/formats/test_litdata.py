@@ -7,10 +7,10 @@ import numpy as np
 import portable
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from portable import same
-from reading import read_all
+from reading import listed_files, read_all
 
 from dataporter.errors import (
     OptionError,
@@ -21,7 +21,6 @@ from dataporter.errors import (
 )
 from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.formats.litdata import LitDataFormat
-from dataporter.shards.formats.litdata_index import listed_files
 from dataporter.shards.formats.litdata_json import read_json
 
 
@@ -163,8 +162,6 @@ def test_an_index_of_another_kind_is_an_error(folder, change, found):
     with pytest.raises(ShardFormatError, match=found) as caught:
         litdata().scan(folder / "chunk-0-0.bin")
     assert str(folder / "index.json") in str(caught.value)
-    with pytest.raises(ShardFormatError, match=found):
-        listed_files(folder)
 
 
 @pytest.mark.parametrize("kind", ["graph", "no_header_tensor:99", "no_header_numpy:x", "mystery"])
@@ -180,8 +177,6 @@ def test_a_missing_index_is_an_error(folder):
     (folder / "index.json").unlink()
     with pytest.raises(ShardsNotFoundError, match=r"index\.json is missing"):
         litdata().scan(folder / "chunk-0-0.bin")
-    with pytest.raises(ShardsNotFoundError, match=r"index\.json is missing"):
-        listed_files(folder)
 
 
 @pytest.mark.parametrize("name", ["raw", "chunk"])
@@ -190,8 +185,7 @@ def test_a_missing_chunk_is_an_error(fixtures, tmp_path, name):
     shutil.copytree(fixtures / "litdata" / name, folder)
     path = folder / listed_files(folder)[1]
     path.unlink()
-    with pytest.raises(ShardsNotFoundError, match=r"chunk-0-1.* is missing.*lists it"):
-        listed_files(folder)
+    assert path.name in listed_files(folder)
     with pytest.raises(ShardsNotFoundError, match=r"chunk-0-1.* is missing.*lists it"):
         litdata().scan(path)
 
@@ -202,6 +196,7 @@ def test_a_chunk_that_is_not_listed_is_an_error(folder):
         litdata().scan(folder / "chunk-9-9.bin")
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["raw", "rows_zstd", "tokens", *PACKED])
 def test_a_truncated_chunk_is_an_error(fixtures, tmp_path_factory, name, data):
@@ -214,6 +209,7 @@ def test_a_truncated_chunk_is_an_error(fixtures, tmp_path_factory, name, data):
         read_all(litdata(window=8), path, folder)
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["raw", "nested", "rows", "rows_zstd", *PACKED])
 def test_a_damaged_chunk_is_an_error_or_has_all_rows(fixtures, tmp_path_factory, name, data):

@@ -9,7 +9,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from portable import same
-from reading import read_all
+from reading import listed_files, read_all
 
 from dataporter.errors import (
     OptionError,
@@ -19,7 +19,7 @@ from dataporter.errors import (
     ShardsNotFoundError,
 )
 from dataporter.shards.formats.format import ReadOptions
-from dataporter.shards.formats.mds import MdsFormat, listed_files
+from dataporter.shards.formats.mds import MdsFormat
 
 
 def mds(**options):
@@ -61,7 +61,8 @@ def test_pickles_are_read_only_if_allowed(fixtures):
 
 
 def test_an_empty_dataset_has_no_files(fixtures):
-    assert listed_files(fixtures / "mds" / "empty") == []
+    with pytest.raises(ShardsNotFoundError, match="no file of a known format"):
+        listed_files(fixtures / "mds" / "empty")
 
 
 @pytest.mark.parametrize("name", ["br", "snappy"])
@@ -135,14 +136,11 @@ def test_a_missing_index_is_an_error(folder):
     (folder / "index.json").unlink()
     with pytest.raises(ShardsNotFoundError, match=r"index\.json is missing"):
         mds().scan(folder / "shard.00000.mds")
-    with pytest.raises(ShardsNotFoundError, match=r"index\.json is missing"):
-        listed_files(folder)
 
 
 def test_a_missing_shard_is_an_error(folder):
     (folder / "shard.00003.mds").unlink()
-    with pytest.raises(ShardsNotFoundError, match=r"shard\.00003\.mds is missing.*lists it"):
-        listed_files(folder)
+    assert "shard.00003.mds" in listed_files(folder)
     with pytest.raises(ShardsNotFoundError, match=r"shard\.00003\.mds is missing.*lists it"):
         mds().scan(folder / "shard.00003.mds")
 
@@ -173,8 +171,6 @@ def test_an_index_of_another_kind_is_an_error(folder, change, found):
     with pytest.raises(ShardFormatError, match=found) as caught:
         mds().scan(folder / "shard.00000.mds")
     assert str(folder / "index.json") in str(caught.value)
-    with pytest.raises(ShardFormatError, match=found):
-        listed_files(folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"shards": ['])

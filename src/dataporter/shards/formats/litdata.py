@@ -63,6 +63,10 @@ class LitDataFormat(Format):
         if chunk is None:
             raise not_listed(path, folder)
         schema = {**index.layout._asdict(), "arrow": False}
+        schema["columns"] = {
+            name: schema["leaves"][first : first + tree.leaves]
+            for name, tree, first in _columns(schema)
+        }
         if schema["packing"] != "chunk":  # the index has no size for a file compressed as a whole
             size_as_listed(path, chunk.size, folder)
         with _mapped(path, folder) as data:

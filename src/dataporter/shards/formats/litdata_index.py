@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dataporter.errors import OptionError
@@ -12,8 +11,6 @@ from dataporter.shards.formats import litdata_packing as packing
 from dataporter.shards.formats.listed import (
     ListedFolder,
     damaged_index,
-    listed_folder,
-    not_there,
     parse_index,
 )
 from dataporter.shards.formats.litdata_values import parse_tree
@@ -41,16 +38,6 @@ class LitDataIndex(NamedTuple):
 
     chunks: dict[str, Chunk]
     layout: Layout
-
-
-def listed_files(path: Path) -> list[str]:
-    """Return the chunks of a folder."""
-    folder = listed_folder(path)
-    files = list(litdata_index(folder).chunks)
-    for name in files:
-        if not (path / name).exists():
-            raise not_there(path / name, folder)
-    return files
 
 
 @functools.lru_cache(maxsize=16)

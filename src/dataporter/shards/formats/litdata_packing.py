@@ -24,6 +24,7 @@ from dataporter.shards.formats.row_offsets import head_of, row_offsets, size_of_
 LEVELS = ("chunk", "batch", "sample")
 _MAGIC = b"LDFZ01\0\0"
 _PREFIX = struct.Struct("<8sHHIII")
+_LONGEST_FRAME_HEAD = 18  # bytes
 _LARGEST = 2**32  # bytes of a chunk, whose offsets have 32 bits
 _FRAME = struct.Struct("<IIQII")
 
@@ -97,8 +98,11 @@ def _frame_table(data: memoryview, rows: int) -> tuple[list[int], list[tuple[int
 
 def _content_size(frame: memoryview) -> int:
     zstandard = require_zstandard()
+    # A copy: an error must not keep the file mapped by its traceback.
+    head = bytes(frame[:_LONGEST_FRAME_HEAD])
+    frame.release()
     try:
-        size = int(zstandard.get_frame_parameters(frame).content_size)
+        size = int(zstandard.get_frame_parameters(head).content_size)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
     if size > _LARGEST:

@@ -28,9 +28,7 @@ from dataporter.shards.formats.listed import (
     ListedFolder,
     damaged_index,
     folder_of,
-    listed_folder,
     not_listed,
-    not_there,
     parse_index,
     size_as_listed,
 )
@@ -50,7 +48,7 @@ class _File(NamedTuple):
 
 class _Shard(NamedTuple):
     rows: int
-    columns: list[list[Any]]  # of each: name, encoding, size in bytes or None
+    columns: dict[str, list[Any]]  # name -> encoding, size in bytes or None
     raw: _File
     packed: _File | None  # the compressed file
     compression: str | None
@@ -66,7 +64,11 @@ class MdsFormat(Format):
         folder, shard, file = _find(path)
         size = size_as_listed(path, file.size, folder)
         algorithm = shard.compression if file is shard.packed else None
-        schema = {"columns": shard.columns, "compression": algorithm}
+        schema = {
+            "columns": shard.columns,
+            "order": list(shard.columns),  # of the values in a row
+            "compression": algorithm,
+        }
         if algorithm is not None:
             require_known(algorithm, path)
         if not shard.rows:
@@ -77,7 +79,7 @@ class MdsFormat(Format):
         return Scanned((Block(0, size, shard.rows, shard.raw.size, checksum),), schema)
 
     def check(self, schema: Mapping[str, Any]) -> None:
-        known = {name: encoding for name, encoding, _ in schema["columns"]}
+        known = {name: encoding for name, (encoding, _) in schema["columns"].items()}
         for name in known if self.options.columns is None else self.options.columns:
             if name not in known:
                 msg = f"No column is called {name!r}. Choose columns from {sorted(known)}."
@@ -109,7 +111,8 @@ class MdsFormat(Format):
             raise ShardChangedError(msg)
         chosen = self.options.columns
         layout: list[tuple[str, int | None, Decode | None]] = []
-        for name, encoding, size in schema["columns"]:
+        for name in schema["order"]:
+            encoding, size = schema["columns"][name]
             decode = None
             if chosen is None or name in chosen:
                 decode = decoder(encoding, name, allow_pickle=self.options.allow_pickle)
@@ -160,19 +163,6 @@ class _ShardRows:
         return values
 
 
-def listed_files(path: Path) -> list[str]:
-    """Return the shards of a folder: of each the raw file, or else the compressed one."""
-    folder = listed_folder(path)
-    files = []
-    for shard in _shards(folder):
-        names = [file.name for file in (shard.raw, shard.packed) if file is not None]
-        there = [name for name in names if (path / name).exists()]
-        if not there:
-            raise not_there(path / names[-1], folder)
-        files.append(there[0])
-    return files
-
-
 @functools.lru_cache(maxsize=16)
 def _shards(folder: ListedFolder) -> list[_Shard]:
     index = parse_index(folder)
@@ -201,7 +191,7 @@ def _parse_shard(entry: dict[str, Any]) -> _Shard:
     )
     return _Shard(
         rows=int(entry["samples"]),
-        columns=[list(column) for column in columns],
+        columns={name: [encoding, size] for name, encoding, size in columns},
         raw=_parse_file(entry["raw_data"]),
         packed=_parse_file(packed) if packed else None,
         compression=entry["compression"].split(":")[0] if packed else None,

@@ -1,27 +1,68 @@
-"""The formats by name and by suffix."""
+"""The formats that are known, by name and by suffix.
+
+A format is imported when it is first used, since some need packages that others do not.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import NamedTuple
+
 from dataporter.errors import OptionError
 from dataporter.shards.files import Listing
-from dataporter.shards.formats.arrow import ArrowFormat
 from dataporter.shards.formats.format import Format, ReadOptions
-from dataporter.shards.formats.jsonl import JsonLinesFormat
-from dataporter.shards.formats.parquet import ParquetFormat
-from dataporter.shards.formats.tar import TarFormat
-from dataporter.shards.formats.tokens import TokensFormat
 
-_FORMATS: dict[str, type[Format]] = {
-    each.name: each
-    for each in (ArrowFormat, JsonLinesFormat, ParquetFormat, TarFormat, TokensFormat)
+
+class _Known(NamedTuple):
+    place: str  # "module:Class"
+    suffixes: tuple[str, ...]
+
+
+FORMATS = {
+    "parquet": _Known("parquet:ParquetFormat", (".parquet",)),
+    "arrow": _Known("arrow:ArrowFormat", (".arrow", ".ipc", ".feather")),
+    "jsonl": _Known(
+        "jsonl:JsonLinesFormat",
+        tuple(
+            kind + compression
+            for kind in (".jsonl", ".ndjson", ".json")
+            for compression in ("", ".gz", ".zst")
+        ),
+    ),
+    "tar": _Known("tar:TarFormat", (".tar",)),
+    "mds": _Known(
+        "mds:MdsFormat",
+        (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2", ".mds.br", ".mds.snappy"),
+    ),
+    "litdata": _Known("litdata:LitDataFormat", ()),  # an index.json tells its .bin from tokens
+    "tokens": _Known("tokens:TokensFormat", (".bin", ".npy")),
 }
-SUFFIXES = {suffix: each.name for each in _FORMATS.values() for suffix in each.suffixes}
+SUFFIXES = {suffix: name for name, known in FORMATS.items() for suffix in known.suffixes}
+_COMPRESSED_TAR = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 
 
 def make_format(listing: Listing, options: ReadOptions, name: str | None) -> Format:
     """Make the format of listed files, by its name if that is given."""
     name = name or listing.format
-    if name not in _FORMATS:
-        msg = f"the format {name!r} is unknown; known are {', '.join(_FORMATS)}."
+    if name is None:
+        raise _unknown_suffix(listing)
+    if name not in FORMATS:
+        msg = f"the format {name!r} is unknown; known are {', '.join(FORMATS)}."
         raise OptionError(msg)
-    return _FORMATS[name](options)
+    module, _, class_name = FORMATS[name].place.partition(":")
+    found = importlib.import_module(f"dataporter.shards.formats.{module}")
+    made: Format = getattr(found, class_name)(options)
+    return made
+
+
+def _unknown_suffix(listing: Listing) -> OptionError:
+    path = str(listing.root / listing.paths[0])
+    if path.lower().endswith(_COMPRESSED_TAR):
+        return OptionError(
+            f"{path} is a compressed tar file, whose members cannot be addressed. Decompress it, "
+            f"with gunzip for .gz."
+        )
+    return OptionError(
+        f"{path} has an unknown suffix; known are {', '.join(SUFFIXES)}. Choose such files by a "
+        f"glob, or pass format=, one of {', '.join(FORMATS)}."
+    )
