@@ -279,10 +279,10 @@ def _bounds(array: pa.Array) -> Bounds | None:
         size, first = kind.list_size, array.offset
         return lambda row: ((first + row) * size, (first + row + 1) * size)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        offsets = memoryview(_numbers(array.offsets))
+        offsets = _numbers(array.offsets).data
         return lambda row: (offsets[row], offsets[row + 1])
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        starts, sizes = memoryview(_numbers(array.offsets)), memoryview(_numbers(array.sizes))
+        starts, sizes = _numbers(array.offsets).data, _numbers(array.sizes).data
         return lambda row: (starts[row], starts[row] + sizes[row])
     return None
 
@@ -291,10 +291,10 @@ def _binary(array: pa.Array) -> tuple[memoryview, memoryview]:
     """Return the offsets and the bytes of an array of strings or binary."""
     _, offsets, data = array.buffers()
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    width, code = (8, "q") if wide else (4, "i")
+    width = 8 if wide else 4
     places = memoryview(offsets or b"").cast("B")[array.offset * width :]
     places = places[: (len(array) + 1) * width]
-    return places.cast(code), memoryview(data or b"").cast("B")
+    return places.cast("q" if wide else "i"), memoryview(data or b"").cast("B")
 
 
 def _numbers(array: pa.Array) -> NDArray[Any]:
@@ -312,7 +312,8 @@ def _bits(buffer: pa.Buffer, offset: int) -> Callable[[int], bool]:
 
 
 def _dtype(kind: pa.DataType) -> np.dtype[Any]:
-    return np.dtype(kind.to_pandas_dtype())
+    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return dtype
 
 
 def _is_number(kind: pa.DataType) -> bool:

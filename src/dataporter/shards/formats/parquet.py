@@ -134,19 +134,20 @@ def _read_footer(path: Path) -> Footer:
 
 
 def _first_byte(column: pq.ColumnChunkMetaData) -> int:
+    data: int = column.data_page_offset
     dictionary = column.dictionary_page_offset if column.has_dictionary_page else None
-    return min(dictionary or column.data_page_offset, column.data_page_offset)
+    return min(dictionary or data, data)
 
 
 def _decoded_bytes(column: pq.ColumnChunkMetaData, rows: int) -> float:
     """Estimate the bytes of a column in Arrow: its values, and lists' or strings' offsets."""
-    values = column.num_values
+    values: int = column.num_values
     width = WIDTHS.get(column.physical_type)
-    lists = 4 * rows if column.num_values != rows else 0
+    lists = 4 * rows if values != rows else 0
     validity = values / 8
     if width is not None:
         return values * width + validity + lists
-    size = column.total_uncompressed_size
+    size: float = column.total_uncompressed_size
     if "PLAIN_DICTIONARY" in column.encodings or "RLE_DICTIONARY" in column.encodings:
         size = max(size, values * (4 + _length_by_statistics(column)))
     return size + validity + lists
