@@ -1,6 +1,6 @@
 """Random Arrow tables, and the samples that the contract of `columns` makes of them."""
 
-import datetime
+import datetime as dt
 import decimal
 
 import numpy as np
@@ -46,7 +46,7 @@ def values(kind):
     return st.one_of(st.none(), _values(kind))
 
 
-def _values(kind):
+def _values(kind):  # noqa: C901  a dispatch on types
     if pa.types.is_nested(kind):
         return _nested_values(kind)
     if pa.types.is_null(kind):
@@ -69,11 +69,11 @@ def _values(kind):
     if pa.types.is_date(kind):
         return st.dates()
     if pa.types.is_timestamp(kind):
-        zone = datetime.timezone.utc if kind.tz else None
-        moments = st.datetimes(datetime.datetime(1970, 1, 1), datetime.datetime(2100, 1, 1))  # noqa: DTZ001
+        zone = dt.timezone.utc if kind.tz else None
+        moments = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1))  # noqa: DTZ001
         return moments.map(lambda moment: moment.replace(microsecond=0, tzinfo=zone))
     if pa.types.is_duration(kind):
-        return st.timedeltas(datetime.timedelta(0), datetime.timedelta(days=9))
+        return st.timedeltas(dt.timedelta(0), dt.timedelta(days=9))
     if pa.types.is_time(kind):
         return st.times()
     return st.integers(-(10**8), 10**8).map(lambda number: decimal.Decimal(number) / 100)

@@ -1,5 +1,7 @@
 """Samples made of Arrow columns are those that pyarrow's own conversion gives."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -115,4 +117,4 @@ def test_missing_columns_are_named():
 def test_two_columns_of_one_name_are_an_error():
     schema = pa.schema([("a", pa.int64()), ("a", pa.string())])
     with pytest.raises(ShardSchemaError, match="Several columns are named 'a'"):
-        describe(schema)
+        describe(schema, Path("a.arrow"))

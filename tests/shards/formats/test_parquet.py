@@ -188,6 +188,22 @@ def test_a_file_that_is_cut_off_is_an_error(tmp_path_factory, data):
         read_all(ParquetFormat, path)
 
 
+@settings(max_examples=300)
+@given(st.data())
+def test_a_damaged_byte_is_an_error_or_another_value(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("damaged") / "a.parquet"
+    pq.write_table(TABLE.slice(0, 20), path, row_group_size=10, write_page_checksum=True)
+    whole = bytearray(path.read_bytes())
+    place = data.draw(st.integers(4, len(whole) - 1))
+    whole[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(whole)
+    try:
+        found = read_all(ParquetFormat, path)
+    except (ShardFormatError, ShardChangedError, ShardSchemaError):
+        return
+    assert len(found) == 20
+
+
 def test_a_damaged_page_is_an_error(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(TABLE, path, write_page_checksum=True)

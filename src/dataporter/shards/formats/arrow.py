@@ -19,7 +19,6 @@ from dataporter.shards.formats.arrow_messages import (
     BATCH,
     DICTIONARY,
     MAGIC,
-    SCHEMA,
     START,
     BrokenMessageError,
     Message,
@@ -80,7 +79,7 @@ class ArrowFormat(Format):
         del schema
         with pa.memory_map(str(path)) as file:
             data = memoryview(file.read_buffer())
-            write_decoded(path, _batches(data, block), self.options, to)
+            write_decoded(path, _batches(data, block, full=True), self.options, to)
 
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
         del schema
@@ -129,13 +128,16 @@ def _read_headers(path: Path) -> tuple[list[Message], dict[str, str]]:
     try:
         with path.open("rb") as file:
             messages = list(messages_of(file))
-            if not messages or messages[0].kind != SCHEMA:
-                raise damaged(path, EXPECTED, "it does not begin with a schema")
+            if not messages:
+                raise damaged(path, EXPECTED, "it has no schema")
             file.seek(messages[0].offset)
-            schema = pa.ipc.read_schema(pa.py_buffer(file.read(messages[0].size)))
-    except (BrokenMessageError, pa.ArrowException) as error:
+            header = file.read(messages[0].size)
+    except BrokenMessageError as error:
         raise damaged(path, EXPECTED, str(error)) from error
-    return messages, describe(schema)
+    try:
+        return messages, describe(pa.ipc.read_schema(pa.py_buffer(header)), path)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise damaged(path, EXPECTED, f"its schema cannot be read: {error}") from error
 
 
 def _runs(batches: Sequence[Message]) -> Iterator[list[Message]]:
@@ -175,8 +177,11 @@ def _whole_file(path: Path, messages: Sequence[Message], batches: Sequence[Messa
     )
 
 
-def _batches(data: memoryview, block: Block) -> list[pa.RecordBatch]:
-    """Read the record batches of a block. A block at offset 0 is a whole file."""
+def _batches(data: memoryview, block: Block, *, full: bool = False) -> list[pa.RecordBatch]:
+    """Read the record batches of a block. A block at offset 0 is a whole file.
+
+    With `full`, every value is checked, as pyarrow's functions require that may crash otherwise.
+    """
     if block.offset + block.size > len(data):
         msg = (
             f"The file is shorter than when it was indexed: {len(data)} bytes, a block ends at "
@@ -192,8 +197,8 @@ def _batches(data: memoryview, block: Block) -> list[pa.RecordBatch]:
         else:
             batches = _batches_of_run(file[block.offset : block.offset + block.size], schema)
         for batch in batches:
-            batch.validate()
-    except (pa.ArrowException, EOFError, OSError) as error:
+            batch.validate(full=full)
+    except (pa.ArrowException, EOFError, OSError, UnicodeDecodeError) as error:
         msg = (
             f"Arrow data is damaged in bytes {block.offset} to {block.offset + block.size}: "
             f"{error}. Write or download the file again."

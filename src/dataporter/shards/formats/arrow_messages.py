@@ -17,6 +17,7 @@ CONTINUATION = b"\xff\xff\xff\xff"
 END = CONTINUATION + bytes(4)
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3  # kinds of messages
 PREFIX = 8  # bytes before a header: the continuation marker and the header's length
+PADDING = 64  # bytes that may follow a message
 LENGTH = 8  # bytes before a compressed buffer: its length once decompressed
 
 
@@ -57,7 +58,7 @@ def _one_by_one(file: BinaryIO, size: int) -> Iterator[Message]:
         if not start:
             msg = "it ends without the end-of-stream marker"
             raise BrokenMessageError(msg)
-        message = _message(file, offset, size)
+        message = _message(file, offset, size, (DICTIONARY, BATCH) if offset else (SCHEMA,))
         yield message
         offset += message.size
     if offset + len(END) != size:
@@ -78,14 +79,19 @@ def _by_footer(file: BinaryIO, size: int) -> Iterator[Message]:
         raise BrokenMessageError(msg)
     file.seek(size - 10 - length)
     footer = Table.root(file.read(length))
-    yield _message(file, START, size)
-    for field in (2, 3):  # dictionaries, record batches
+    messages = [_message(file, START, size, (SCHEMA,))]
+    for field, kind in ((2, DICTIONARY), (3, BATCH)):
         for place in footer.structs(field, 24):
             (offset,) = footer.unpack("<q", place)
-            yield _message(file, offset, size)
+            messages.append(_message(file, offset, size, (kind,)))
+    unlisted = size - 10 - length - START - sum(message.size for message in messages)
+    if not 0 <= unlisted <= len(END) + PADDING * len(messages):
+        msg = f"its footer does not list all record batches: {unlisted} bytes are left over"
+        raise BrokenMessageError(msg)
+    yield from messages
 
 
-def _message(file: BinaryIO, offset: int, size: int) -> Message:
+def _message(file: BinaryIO, offset: int, size: int, kinds: tuple[int, ...]) -> Message:
     file.seek(max(offset, 0))
     start = file.read(PREFIX)
     if offset < 0 or len(start) < PREFIX or start[:4] != CONTINUATION:
@@ -98,6 +104,9 @@ def _message(file: BinaryIO, offset: int, size: int) -> Message:
     raw = file.read(length)
     header = Table.root(raw)
     kind, body = header.number(1, "<B"), header.number(3, "<q")
+    if kind not in kinds:
+        msg = f"the message at byte {offset} is of kind {kind}, expected {kinds}"
+        raise BrokenMessageError(msg)
     end = offset + PREFIX + length + body
     if not offset + PREFIX + length <= end <= size:
         msg = f"the message at byte {offset} ends at byte {end}, the file at {size}"

@@ -23,6 +23,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,12 +69,12 @@ def rows_of_batches(batches: Sequence[pa.RecordBatch], columns: Sequence[str] | 
     return rows
 
 
-def describe(schema: pa.Schema) -> dict[str, str]:
+def describe(schema: pa.Schema, path: Path) -> dict[str, str]:
     """Return the name and the type of each column, as an index keeps them."""
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
         msg = (
-            f"Several columns are named {twice[0]!r}, but a sample has one value for a name. "
+            f"Several columns are named {twice[0]!r}: {path}. A sample has one value for a name. "
             "Rename them and write the file again."
         )
         raise ShardSchemaError(msg)
@@ -109,6 +110,12 @@ def _rows_of_batch(batch: pa.RecordBatch, columns: Sequence[str] | None) -> Rows
             msg = (
                 f"A string is not valid UTF-8: {error}. The file is damaged, or the column should "
                 "be binary. Write the file again."
+            )
+            raise ShardFormatError(msg) from error
+        except IndexError as error:
+            msg = (
+                f"A row lies outside of its data: {error}. The file is damaged. Download or write "
+                "it again."
             )
             raise ShardFormatError(msg) from error
         if len(names) == 1:
@@ -188,6 +195,14 @@ def _with_nulls(array: pa.Array, values: Column) -> Column:
 
 def _slow(array: pa.Array) -> Column:
     """Read an array of any type, one pyarrow scalar after the other."""
+    kind = array.type
+    is_flat = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
+    if not (is_flat or pa.types.is_decimal(kind)):
+        try:
+            array.validate(full=True)  # a scalar of damaged data may crash the process
+        except pa.ArrowException as error:
+            msg = f"Data of type {kind} is damaged: {error}. Download or write the file again."
+            raise ShardFormatError(msg) from error
     return lambda rows: [array[int(row)].as_py() for row in rows]
 
 

@@ -7,7 +7,7 @@ blocks. bgzip, pzstd, and appending to a file write such files.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -48,6 +48,7 @@ def pieces_of(path: Path, compression: str, offset: int, size: int) -> Iterator[
 
 def _pieces(file: BinaryIO, compression: str, position: int, stop: int) -> Iterator[Piece]:
     """Yield pieces of frames up to `stop`. `position` is that of the first byte unread."""
+    begin = _decompressor(compression)
     pending = b""
     while True:
         pending = pending or file.read(min(STEP, stop - position))
@@ -57,7 +58,7 @@ def _pieces(file: BinaryIO, compression: str, position: int, stop: int) -> Itera
             position += len(pending)
             pending = b""
             continue
-        frame = _decompressor(compression)
+        frame = begin()
         while not frame.eof:
             if not pending:
                 pending = file.read(min(STEP, stop - position))
@@ -77,12 +78,13 @@ def _pieces(file: BinaryIO, compression: str, position: int, stop: int) -> Itera
             yield Piece(text, position if frame.eof else None)
 
 
-def _decompressor(compression: str) -> Any:
+def _decompressor(compression: str) -> Callable[[], Any]:
+    """Return a function that begins to decompress a frame."""
     if compression == "gzip":
-        return zlib.decompressobj(wbits=31)
+        return lambda: zlib.decompressobj(wbits=31)
     try:
         import zstandard  # noqa: PLC0415  needed for .zst files only
     except ImportError as error:
         msg = "zstandard is required for .zst files. Run `pip install torch-dataporter[shards]`."
         raise MissingExtraError(msg) from error
-    return zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
+    return zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj

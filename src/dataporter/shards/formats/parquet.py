@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ TAIL = 64 << 10  # bytes read at first, which most footers fit into
 END = 8  # bytes after the footer: its length and the magic
 LARGE_BLOCK = 256 << 20  # decoded bytes
 LARGE_FILE = 64 << 20  # bytes of a file that should have several row groups
+# What pyarrow raises for damaged data.
+DAMAGE = (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError)
 WIDTHS = {"BOOLEAN": 1 / 8, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 
 
@@ -34,11 +36,10 @@ class ParquetFormat(Format):
 
     def scan(self, path: Path) -> Scanned:
         footer = _read_footer(path)
-        blocks = []
-        for number in range(footer.metadata.num_row_groups):
-            group = footer.metadata.row_group(number)
-            if group.num_rows:
-                blocks.append(self._block(path, footer, number, group))
+        try:
+            blocks = list(self._blocks(path, footer))
+        except DAMAGE as error:
+            raise damaged(path, EXPECTED, f"its footer cannot be read: {error}") from error
         rows = sum(block.rows for block in blocks)
         if rows != footer.metadata.num_rows:
             reason = f"the row groups have {rows} rows, the file {footer.metadata.num_rows}"
@@ -60,7 +61,7 @@ class ParquetFormat(Format):
                 number = _find(path, file.metadata, block)
                 wanted = None if columns is None else list(columns)
                 table = file.read_row_group(number, columns=wanted, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
+        except DAMAGE as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the system, not of the file's contents
             msg = (
@@ -75,6 +76,12 @@ class ParquetFormat(Format):
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
         del schema
         return open_batches(data, block, self.options)
+
+    def _blocks(self, path: Path, footer: Footer) -> Iterator[Block]:
+        for number in range(footer.metadata.num_row_groups):
+            group = footer.metadata.row_group(number)
+            if group.num_rows:
+                yield self._block(path, footer, number, group)
 
     def _block(self, path: Path, footer: Footer, number: int, group: pq.RowGroupMetaData) -> Block:
         start = end = -1
@@ -127,8 +134,8 @@ def _read_footer(path: Path) -> Footer:
     raw = tail[-length:]
     try:
         metadata = pq.read_metadata(pa.BufferReader(MAGIC + raw))
-        columns = describe(metadata.schema.to_arrow_schema())
-    except (pa.ArrowException, OSError) as error:
+        columns = describe(metadata.schema.to_arrow_schema(), path)
+    except DAMAGE as error:
         raise damaged(path, EXPECTED, f"its footer cannot be read: {error}") from error
     return Footer(raw, size - length, metadata, columns)
 
@@ -160,7 +167,7 @@ def _length_by_statistics(column: pq.ColumnChunkMetaData) -> float:
         if statistics is None or not statistics.has_min_max:
             return 0
         ends = (statistics.min_raw, statistics.max_raw)
-    except (pa.ArrowException, NotImplementedError):
+    except (pa.ArrowException, NotImplementedError, ValueError):
         return 0
     return sum(len(end) for end in ends if isinstance(end, bytes | str)) / 2
 
