@@ -88,22 +88,26 @@ class ArrowFormat(Format):
 
 def open_batches(data: memoryview, block: Block, options: ReadOptions) -> Rows:
     """Open the rows of a block of an Arrow file, or of a whole one, without copying them."""
-    return rows_of_batches(_batches(data, block), options.columns)
+    batches = _batches(data, block)
+    try:
+        return rows_of_batches(batches, options.columns)
+    except UnicodeDecodeError as error:
+        raise _damaged_block(block, error) from error
 
 
 def write_decoded(
     path: Path, batches: Sequence[pa.RecordBatch], options: ReadOptions, to: Path
 ) -> None:
     """Write the chosen columns as an uncompressed Arrow file, which `open_batches` opens."""
-    batches = [_plain(batch, options.columns) for batch in batches]
     try:
+        batches = [_plain(batch, options.columns) for batch in batches]
         with pa.OSFile(str(to), "wb") as file, pa.ipc.new_file(file, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         msg = (
-            f"A block cannot be written as plain Arrow data: {path}. Found {error}. "
-            "Write the file again without nested dictionaries."
+            f"A block cannot be decoded: {path}. Found damaged data, or dictionaries inside of "
+            f"other columns: {error}. Download it again, or write it without such dictionaries."
         )
         raise ShardFormatError(msg) from error
 
@@ -199,11 +203,7 @@ def _batches(data: memoryview, block: Block, *, full: bool = False) -> list[pa.R
         for batch in batches:
             batch.validate(full=full)
     except (pa.ArrowException, EOFError, OSError, UnicodeDecodeError) as error:
-        msg = (
-            f"Arrow data is damaged in bytes {block.offset} to {block.offset + block.size}: "
-            f"{error}. Write or download the file again."
-        )
-        raise ShardFormatError(msg) from error
+        raise _damaged_block(block, error) from error
     rows = sum(batch.num_rows for batch in batches)
     if rows != block.rows:
         msg = (
@@ -212,6 +212,13 @@ def _batches(data: memoryview, block: Block, *, full: bool = False) -> list[pa.R
         )
         raise ShardChangedError(msg)
     return batches
+
+
+def _damaged_block(block: Block, error: Exception) -> ShardFormatError:
+    return ShardFormatError(
+        f"Arrow data is damaged in bytes {block.offset} to {block.offset + block.size}: {error}. "
+        "Download or write the file again."
+    )
 
 
 def _all_batches(file: pa.Buffer, *, is_file: bool) -> list[pa.RecordBatch]:

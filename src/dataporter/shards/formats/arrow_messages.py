@@ -92,9 +92,9 @@ def _by_footer(file: BinaryIO, size: int) -> Iterator[Message]:
 
 
 def _message(file: BinaryIO, offset: int, size: int, kinds: tuple[int, ...]) -> Message:
-    file.seek(max(offset, 0))
+    file.seek(offset if 0 <= offset <= size else size)
     start = file.read(PREFIX)
-    if offset < 0 or len(start) < PREFIX or start[:4] != CONTINUATION:
+    if len(start) < PREFIX or start[:4] != CONTINUATION:
         msg = f"no message begins at byte {offset}"
         raise BrokenMessageError(msg)
     (length,) = struct.unpack("<i", start[4:])

@@ -17,10 +17,24 @@ def evidence(parts: Iterable[bytes | memoryview]) -> int:
     >>> evidence([b"ab", b"c"]) == evidence([b"abc"])
     True
     """
-    digest = hashlib.blake2b(digest_size=8, person=b"dataporter")
+    gathered = Evidence()
     for part in parts:
-        digest.update(part)
-    return int.from_bytes(digest.digest(), "little")
+        gathered.add(part)
+    return gathered.value()
+
+
+class Evidence:
+    """Evidence of contents that come part by part."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=8, person=b"dataporter")
+
+    def add(self, part: bytes | memoryview) -> None:
+        self._digest.update(part)
+
+    def value(self) -> int:
+        """Return an unsigned 64-bit integer."""
+        return int.from_bytes(self._digest.digest(), "little")
 
 
 def evidence_of_ends(data: memoryview, offset: int, size: int) -> int:

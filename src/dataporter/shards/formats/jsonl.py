@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from dataporter.arguments import did_you_mean
 from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.damage import damaged
-from dataporter.shards.formats.evidence import evidence
+from dataporter.shards.formats.evidence import Evidence, evidence
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.formats.frames import BrokenFrameError, compression_of, pieces_of
 
@@ -244,16 +243,16 @@ class _Gathered:
         self.rows = 0
         self.decoded = 0
         self.is_whole = False  # its last line has ended
-        self._digest = blake2b(digest_size=8)
+        self._evidence = Evidence()
 
     def add(self, text: bytes, lines: Lines) -> None:
         self.rows += lines.count(text)
         self.decoded += len(text)
-        self._digest.update(text)
+        self._evidence.add(text)
 
     def close(self, end: int) -> Block:
-        checksum = int.from_bytes(self._digest.digest(), "little")
-        return Block(self.offset, end - self.offset, self.rows, self.decoded, checksum)
+        size = end - self.offset
+        return Block(self.offset, size, self.rows, self.decoded, self._evidence.value())
 
 
 def _sample(line: bytes, position: int, columns: Sequence[str] | None) -> Sample:
