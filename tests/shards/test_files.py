@@ -56,7 +56,6 @@ def test_the_order_is_total_and_does_not_depend_on_the_order_of_discovery():
     for seed in range(20):
         mixed = random.Random(seed).sample(names, len(names))
         assert sorted(mixed, key=natural_key) == expected
-    assert len({natural_key(name) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ def test_an_index_json_of_somebody_else_is_left_out(tmp_path):
 )
 def test_a_damaged_index_json_is_an_error(tmp_path, text):
     (tmp_path / "index.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ShardFormatError, match="index.json"):
+    with pytest.raises(ShardFormatError, match=r"index\.json"):
         list_files(tmp_path, KNOWN)
 
 

@@ -65,17 +65,15 @@ def list_files(files: Files, suffixes: Mapping[str, str], *, format: str | None 
     )
 
 
-def natural_key(path: str) -> tuple[object, ...]:
-    """Return a key that sorts paths by folder and name, and numbers in them by value.
+def natural_key(path: str) -> tuple[list[str | int], str]:
+    """Return a key that sorts paths, with numbers in them by value.
 
     >>> sorted(["b-10.bin", "b-9.bin", "a/c", "B-9.bin"], key=natural_key)
     ['B-9.bin', 'a/c', 'b-9.bin', 'b-10.bin']
     """
-    parts = tuple(
-        tuple(int(piece) if number % 2 else piece for number, piece in enumerate(pieces))
-        for pieces in map(_DIGITS.split, path.split("/"))
-    )
-    return (parts, path)  # "01" and "1" have the same value
+    parts: list[str | int] = list(_DIGITS.split(path))
+    parts[1::2] = map(int, parts[1::2])
+    return parts, path  # "01" and "1" have the same value
 
 
 # Requests

@@ -24,7 +24,8 @@ BLOCK = np.dtype(
         ("checksum", np.uint64),
     ]
 )
-COLUMNS = ("file", *(BLOCK.names or ()))  # of an index, with an item for each block
+# The columns of an index with an item for each block.
+COLUMNS = {"file": np.dtype(np.int32)} | {name: BLOCK[name] for name in BLOCK.names or ()}
 _IN_FINGERPRINT = ("file", "offset", "size", "rows", "checksum")
 
 
