@@ -31,7 +31,7 @@ from dataporter.shards.formats.format import Format
 from dataporter.shards.index import BLOCK, Index, IndexedFile, build_index
 from dataporter.shards.index_file import read_index, write_index
 from dataporter.shards.index_places import index_paths
-from dataporter.shards.journal import Journal
+from dataporter.shards.journal import Journal, remove_leftovers
 from dataporter.shards.progress import progress_of
 from dataporter.shards.schemas import drift_in_words
 from dataporter.user_warnings import warn_user
@@ -68,6 +68,7 @@ def open_index(
         for path in paths:
             index = read_index(path, listing.root)
             if index is not None and _is_current(index, listing, statuses):
+                remove_leftovers(path)
                 return index
     with closing(_open_journal(paths)) as journal:
         old = _old_index([journal.index_path, *paths], listing.root)

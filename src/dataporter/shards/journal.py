@@ -38,7 +38,7 @@ class Journal:
 
     def __init__(self, index_path: Path) -> None:
         self.index_path = index_path
-        self.path = index_path.with_suffix(".journal")
+        self.path = _journal_path(index_path)
         index_path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor, self._is_locked = _open_and_lock(self.path)
         self._schemas: set[str] = set()  # those it holds
@@ -82,7 +82,10 @@ class Journal:
         self._append(values)
 
     def finish(self) -> None:
-        """Remove the journal, once its index is written, and what killed writers have left."""
+        """Remove the journal, once its index is written, and what killed writers have left.
+
+        The journal goes last: where there is none, nothing else is left either.
+        """
         for path in self.path.parent.glob(f"{self.index_path.name}.*.tmp"):
             with contextlib.suppress(OSError):
                 if self._is_locked or time.time() - path.stat().st_mtime > _ABANDONED:
@@ -99,6 +102,27 @@ class Journal:
         line = memoryview(b"%08x %s\n" % (zlib.crc32(text), text))
         while line:
             line = line[os.write(self._descriptor, line) :]
+
+
+def remove_leftovers(index_path: Path) -> None:
+    """Remove the journal of a process that was killed when its index was written."""
+    path = _journal_path(index_path)
+    if fcntl is None or not path.exists():
+        return
+    with contextlib.suppress(OSError):  # locked, on a read-only file system, already removed
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                for leftover in path.parent.glob(f"{index_path.name}.*.tmp"):
+                    leftover.unlink()
+                path.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def _journal_path(index_path: Path) -> Path:
+    return index_path.with_suffix(".journal")
 
 
 def _records(contents: bytes) -> Iterator[dict[str, Any]]:

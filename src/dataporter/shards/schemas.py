@@ -1,6 +1,7 @@
 """Schemas of a dataset's files: they drift if a file has another one than the first file.
 
-A schema with "columns" has the type of each column there. Of other schemas, each entry counts.
+A schema with "columns" has the type of each column there: by name, or in a list with the name
+first. Of other schemas, each entry counts.
 """
 
 from __future__ import annotations
@@ -77,7 +78,11 @@ def _differences(
 
 def _columns(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     columns = schema.get("columns")
-    return columns if isinstance(columns, Mapping) else schema
+    if isinstance(columns, Mapping):
+        return columns
+    if isinstance(columns, Sequence):  # of each: name, and what its type consists of
+        return {name: rest[0] if len(rest) == 1 else rest for name, *rest in columns}
+    return schema
 
 
 def _difference(name: str, before: object, after: object) -> str:
