@@ -65,7 +65,7 @@ def _drift(
 def _differences(
     first: Mapping[str, Any], other: Mapping[str, Any], selected: Sequence[str] | None
 ) -> list[str]:
-    before, after = _columns(first), _columns(other)
+    before, after = columns_of(first), columns_of(other)
     names = [*before, *(name for name in after if name not in before)]
     if selected is not None and "columns" in first:
         names = [name for name in names if name in selected]
@@ -76,7 +76,8 @@ def _differences(
     ]
 
 
-def _columns(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def columns_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the type of each column, by name."""
     columns = schema.get("columns")
     if isinstance(columns, Mapping):
         return columns

@@ -1,0 +1,137 @@
+"""The figures of an index: what a dataset in files consists of, and what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.law.explanation import counted
+from dataporter.shards.formats.format import Format
+from dataporter.shards.index import Index
+from dataporter.shards.schemas import columns_of, drift_in_words
+from dataporter.tools.profile.units import size
+
+Row = tuple[str, str]
+
+_GIANT = 256 << 20  # decoded bytes of a block, which several of are in memory at once
+_TINY = 256 << 10  # decoded bytes of a block that costs more to find than to read
+_MANY = 1_000  # tiny blocks that are worth a warning
+
+
+class Spread(NamedTuple):
+    """The smallest, the middle and the largest of some numbers."""
+
+    least: int
+    median: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFigures:
+    """The figures of one index."""
+
+    root: str
+    format: str
+    files: int
+    blocks: int
+    rows: int
+    stored_bytes: int
+    decoded_bytes: int
+    rows_per_block: Spread | None  # None: there is no block
+    bytes_per_block: Spread | None  # decoded
+    schema: dict[str, Any]  # of the first file
+    fingerprint: str
+    index: str
+    warnings: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as builtins, for JSON."""
+        spreads = {
+            name: None if (spread := getattr(self, name)) is None else spread._asdict()
+            for name in ("rows_per_block", "bytes_per_block")
+        }
+        return asdict(self) | spreads | {"warnings": list(self.warnings)}
+
+    def as_rows(self) -> list[Row]:
+        """Headings, and the figures under each."""
+        bytes_ = size(self.stored_bytes)
+        if self.decoded_bytes != self.stored_bytes:
+            bytes_ += f" stored, {size(self.decoded_bytes)} decoded"
+        rows = [
+            ("files", f"{self.files:,} of format {self.format}"),
+            ("bytes", bytes_),
+            ("rows", f"{self.rows:,}"),
+            ("blocks", _blocks(self)),
+            ("schema", ", ".join(f"{name}: {type_}" for name, type_ in _columns(self.schema))),
+            ("fingerprint", self.fingerprint),
+            ("index", self.index),
+        ]
+        return [(heading, words) for heading, words in rows if words]
+
+
+def figures_of(index: Index, format: Format) -> IndexFigures:  # noqa: A002  the word of that room
+    """Return the figures of an index."""
+    return IndexFigures(
+        root=str(index.root),
+        format=index.format,
+        files=len(index.paths),
+        blocks=len(index.file),
+        rows=len(index),
+        stored_bytes=int(index.size.sum()),
+        decoded_bytes=int(index.decoded.sum()),
+        rows_per_block=_spread(index.rows),
+        bytes_per_block=_spread(index.decoded),
+        schema=dict(index.schemas[int(index.schema_of[0])]) if index.paths else {},
+        fingerprint=index.fingerprint,
+        index=str(index.place),
+        warnings=tuple(
+            filter(None, [drift_in_words(index, format), *index.warnings, _giant(index), _tiny(index)])
+        ),
+    )
+
+
+def _spread(values: NDArray[np.int64]) -> Spread | None:
+    if not len(values):
+        return None
+    return Spread(int(values.min()), int(np.median(values)), int(values.max()))
+
+
+def _blocks(figures: IndexFigures) -> str:
+    rows, bytes_ = figures.rows_per_block, figures.bytes_per_block
+    if rows is None or bytes_ is None:
+        return "none"
+    return (
+        f"{figures.blocks:,}, each of {rows.median:,} rows and {size(bytes_.median)} (median); "
+        f"{rows.least:,} to {rows.most:,} rows, {size(bytes_.least)} to {size(bytes_.most)}"
+    )
+
+
+def _columns(schema: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, str(type_)) for name, type_ in columns_of(schema).items()]
+
+
+def _giant(index: Index) -> str | None:
+    """Warn of large blocks, unless their format has said so."""
+    large = np.flatnonzero(index.decoded > _GIANT)
+    large = np.array([b for b in large if int(index.file[b]) not in index.file_warnings], np.int64)
+    if not len(large):
+        return None
+    largest = int(large[np.argmax(index.decoded[large])])
+    return (
+        f"{counted(len(large), 'block')} decoded to more than {size(_GIANT)}, the largest of "
+        f"{size(int(index.decoded[largest]))} in {index.paths[int(index.file[largest])]}. A block "
+        "is held in memory as a whole. Write the files again with smaller blocks."
+    )
+
+
+def _tiny(index: Index) -> str | None:
+    tiny = int((index.decoded < _TINY).sum())
+    if tiny < _MANY or 2 * tiny < len(index.file):
+        return None
+    return (
+        f"{counted(tiny, 'block')} of {len(index.file):,} decoded to less than {size(_TINY)}. Each "
+        "is opened by itself, which is slow. Write fewer and larger files or row groups."
+    )
