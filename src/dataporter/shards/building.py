@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +48,15 @@ class _Status(NamedTuple):
     modified: int  # nanoseconds
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An index, and how it came about."""
+
+    index: Index
+    old: Index | None = None  # the one that was replaced
+    scanned: frozenset[str] = frozenset()  # paths of files
+
+
 def open_index(
     listing: Listing,
     format: Format,  # noqa: A002  the word of this room
@@ -62,6 +71,21 @@ def open_index(
     Files that have changed since they were indexed are warned about, also with `rebuild`, which
     scans all files again.
     """
+    opened = update_index(listing, format, folder=folder, progress=progress, rebuild=rebuild)
+    if opened.scanned or opened.old is not None:
+        _warn(opened, format)
+    return opened.index
+
+
+def update_index(
+    listing: Listing,
+    format: Format,  # noqa: A002  the word of this room
+    *,
+    folder: Path | None = None,
+    progress: bool = False,
+    rebuild: bool = False,
+) -> Opened:
+    """Do what `open_index` does, without warnings."""
     statuses = _statuses(listing)
     paths = index_paths(listing, format, folder)
     if not rebuild:
@@ -69,34 +93,32 @@ def open_index(
             index = read_index(path, listing.root)
             if index is not None and _is_current(index, listing, statuses):
                 remove_leftovers(path)
-                return index
+                return Opened(index)
     with closing(_open_journal(paths)) as journal:
         old = _old_index([journal.index_path, *paths], listing.root)
         if old is not None and not rebuild and _is_current(old, listing, statuses):
             journal.finish()  # another process has built it meanwhile
-            return old
+            return Opened(old)
+        if rebuild:
+            journal.clear()
         try:
-            index = _build(listing, format, statuses, journal, old, progress, rebuild)
+            known = {} if rebuild else _known(listing, statuses, journal, old)
+            return _build(listing, format, known, journal, old, progress)
         except OSError as error:
             if isinstance(error, ShardError):
                 raise
             raise _cannot_write([(journal.index_path, error)]) from error
-    return index
 
 
 def _build(
     listing: Listing,
     format: Format,  # noqa: A002  the word of this room
-    statuses: list[_Status],
+    known: dict[str, IndexedFile],
     journal: Journal,
     old: Index | None,
     progress: bool,
-    rebuild: bool,
-) -> Index:
-    """Scan the files that are not known, write the index and warn of what has changed."""
-    if rebuild:
-        journal.clear()
-    known = {} if rebuild else _known(listing, statuses, journal, old)
+) -> Opened:
+    """Scan the files that are not known, and write the index."""
     unknown = [path for path in listing.paths if path not in known]
     for file in progress_of(_scanned(listing.root, unknown, format), len(unknown), progress):
         journal.add(file)
@@ -105,8 +127,7 @@ def _build(
     index = replace(index, place=journal.index_path)
     write_index(index, journal.index_path)
     journal.finish()
-    _warn(index, old, set(unknown), format)
-    return index
+    return Opened(index, old, frozenset(unknown))
 
 
 def _known(
@@ -237,7 +258,8 @@ def _cannot_write(refused: Sequence[tuple[Path, OSError]]) -> ShardCacheError:
 # Warnings
 
 
-def _warn(index: Index, old: Index | None, scanned: set[str], format: Format) -> None:  # noqa: A002  the word of this room
+def _warn(opened: Opened, format: Format) -> None:  # noqa: A002  the word of this room
+    index, old, scanned = opened.index, opened.old, opened.scanned
     texts = [changes_in_words(old, index)] if old is not None else []
     texts.append(drift_in_words(index, format))
     about = [file for file, path in enumerate(index.paths) if path in scanned]

@@ -28,8 +28,18 @@ def check_schemas(index: Index, format: Format) -> None:  # noqa: A002  the word
             "all files have, write these files again, or leave them out."
         )
         raise ShardSchemaError(msg)
-    for schema in index.schemas:
+    refusals = [error for schema in index.schemas if (error := _refusal(schema, format))]
+    # Without a fixed schema, files need not have all columns.
+    if refusals and (format.fixes_schema or len(refusals) == len(index.schemas)):
+        raise refusals[0]
+
+
+def _refusal(schema: Mapping[str, Any], format: Format) -> ShardSchemaError | None:  # noqa: A002  the word of this room
+    try:
         format.check(schema)
+    except ShardSchemaError as error:
+        return error
+    return None
 
 
 def drift_in_words(index: Index, format: Format) -> str | None:  # noqa: A002  the word of this room

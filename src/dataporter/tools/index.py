@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dataporter.errors import ShardSchemaError
 from dataporter.law.explanation import counted
+from dataporter.shards.building import Opened
+from dataporter.shards.changes import changes_in_words
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.schemas import columns_of, drift_in_words
+from dataporter.shards.schemas import check_schemas, columns_of, drift_in_words
 from dataporter.tools.profile.units import size
 
 Row = tuple[str, str]
@@ -44,8 +47,9 @@ class IndexFigures:
     bytes_per_block: Spread | None  # decoded
     schema: dict[str, Any]  # of the first file
     fingerprint: str
-    index: str
+    index: str  # its file
     warnings: tuple[str, ...]
+    problem: str | None  # the reason why the selected columns cannot be read
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as builtins, for JSON."""
@@ -67,13 +71,21 @@ class IndexFigures:
             ("blocks", _blocks(self)),
             ("schema", ", ".join(f"{name}: {type_}" for name, type_ in _columns(self.schema))),
             ("fingerprint", self.fingerprint),
-            ("index", self.index),
         ]
         return [(heading, words) for heading, words in rows if words]
 
 
-def figures_of(index: Index, format: Format) -> IndexFigures:  # noqa: A002  the word of that room
-    """Return the figures of an index."""
+def figures_of(opened: Opened, format: Format) -> IndexFigures:  # noqa: A002  the word of that room
+    """Return the figures of an index that was opened for a format."""
+    index, old = opened.index, opened.old
+    problem = _problem(index, format)
+    warnings = [
+        None if old is None else changes_in_words(old, index),
+        None if problem is not None else drift_in_words(index, format),
+        *index.warnings,
+        _giant(index),
+        _tiny(index),
+    ]
     return IndexFigures(
         root=str(index.root),
         format=index.format,
@@ -87,10 +99,17 @@ def figures_of(index: Index, format: Format) -> IndexFigures:  # noqa: A002  the
         schema=dict(index.schemas[int(index.schema_of[0])]) if index.paths else {},
         fingerprint=index.fingerprint,
         index=str(index.place),
-        warnings=tuple(
-            filter(None, [drift_in_words(index, format), *index.warnings, _giant(index), _tiny(index)])
-        ),
+        warnings=tuple(filter(None, warnings)),
+        problem=problem,
     )
+
+
+def _problem(index: Index, format: Format) -> str | None:  # noqa: A002  the word of that room
+    try:
+        check_schemas(index, format)
+    except ShardSchemaError as error:
+        return str(error)
+    return None
 
 
 def _spread(values: NDArray[np.int64]) -> Spread | None:

@@ -23,6 +23,7 @@ from dataporter.errors import DataPorterError
 from dataporter.tools.cli import signals
 from dataporter.tools.cli.bench import bench
 from dataporter.tools.cli.demo import demo
+from dataporter.tools.cli.index import index
 from dataporter.tools.cli.inspect import inspect
 from dataporter.tools.cli.profile import profile
 from dataporter.tools.cli.terminal import make_console, replace_missing_letters, wrap
@@ -79,7 +80,7 @@ def _common(
     del debug, version
 
 
-for command in (demo, verify, inspect, profile, bench):
+for command in (demo, verify, inspect, index, profile, bench):
     app.command()(_interruptible(command))
 
 

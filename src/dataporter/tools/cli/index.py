@@ -1,0 +1,95 @@
+"""`dataporter index PATH`: the index of a dataset in files, built and shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from dataporter.errors import MissingExtraError
+from dataporter.law.explanation import laid_out
+from dataporter.tools.cli.terminal import make_console, say
+
+if TYPE_CHECKING:
+    from dataporter.tools.index import IndexFigures
+
+_SHOWN = 5  # warnings
+_EXTRA = ("pyarrow", "zstandard")
+
+
+def index(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Folders, globs or files.")],
+    columns: Annotated[
+        list[str] | None, typer.Option(help="A column to read; may be repeated. Default: all.")
+    ] = None,
+    format_name: Annotated[
+        str | None, typer.Option("--format", help="The format, if names do not tell.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of tokens in raw files: uint16, ...")] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens in a sample.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder for the index. Default: beside the data.")
+    ] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Scan all files again.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Build the index of a dataset in files, and show what the dataset consists of.
+
+    Files that were indexed before and have not changed are not scanned again. Exit status: 0; 1
+    if files differ in the columns, or a column is missing; 2 if a file cannot be read.
+    """
+    try:
+        figures = _figures(paths, columns, format_name, dtype, window, folder, rebuild, not as_json)
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        remedy = 'pip install "torch-dataporter[shards]"'
+        msg = f"{error.name} is not installed. Install it: {remedy}."
+        raise MissingExtraError(msg) from error
+    if as_json:
+        typer.echo(json.dumps(figures.as_dict(), indent=2))
+    else:
+        _show(figures)
+    if figures.problem is not None:
+        raise typer.Exit(1)
+
+
+def _figures(
+    paths: list[str],
+    columns: list[str] | None,
+    format_name: str | None,
+    dtype: str | None,
+    window: int | None,
+    folder: Path | None,
+    rebuild: bool,
+    progress: bool,
+) -> IndexFigures:
+    # The other commands do without the packages that these need.
+    from dataporter.shards.building import update_index  # noqa: PLC0415
+    from dataporter.shards.files import list_files  # noqa: PLC0415
+    from dataporter.shards.formats.format import ReadOptions  # noqa: PLC0415
+    from dataporter.shards.formats.registry import SUFFIXES, make_format  # noqa: PLC0415
+    from dataporter.tools.index import figures_of  # noqa: PLC0415
+
+    options = ReadOptions(columns=tuple(columns) if columns else None, dtype=dtype, window=window)
+    listing = list_files(paths, SUFFIXES, format=format_name)
+    reads = make_format(listing, options, format_name)
+    opened = update_index(listing, reads, folder=folder, progress=progress, rebuild=rebuild)
+    return figures_of(opened, reads)
+
+
+def _show(figures: IndexFigures) -> None:
+    console = make_console()
+    say(console, figures.root)
+    console.print(Text(laid_out(figures.as_rows())))
+    say(console, f"Index: {figures.index}")
+    for text in figures.warnings[:_SHOWN]:
+        say(console, f"\nWarning: {text}")
+    if len(figures.warnings) > _SHOWN:
+        more = len(figures.warnings) - _SHOWN
+        say(console, f"\nThere are {more:,} more warnings; --json shows all of them.")
+    if figures.problem is not None:
+        say(console, f"\nNot readable: {figures.problem}", "bold")
