@@ -247,6 +247,14 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_half_written(data, limit):
     assert [name.rpartition(".")[2] for name in names_in(data / ".dataporter")] == ["arrow"]
 
 
+def test_the_cache_folder_is_the_users(data, tmp_path, monkeypatch):
+    (data / ".dataporter").touch()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    if sys.platform == "linux":
+        assert opened(data).place.parent == tmp_path / "home/.cache/dataporter"
+
+
 # Processes
 
 
@@ -332,6 +340,15 @@ def test_a_file_that_changed_since_it_was_journalled_is_scanned_again(data, scan
     index = opened(data, scans)
     assert scans() == ["1.lines"]
     assert_same(index, opened(data, rebuild=True))
+
+
+def test_files_on_a_slow_file_system_are_looked_at_in_threads(data, scans, monkeypatch):
+    for number in range(10, 200):
+        write_lines(data / f"{number}.lines", "ab")
+    index = opened(data)
+    monkeypatch.setattr("dataporter.shards.building._QUICK", 0.0)
+    assert_same(opened(data, scans), index, but=())
+    assert scans() == []
 
 
 # Problems of files

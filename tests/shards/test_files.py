@@ -149,9 +149,10 @@ def test_folders_of_mds_in_a_folder_are_one_dataset(tmp_path):
     assert paths(tmp_path) == ["a/shard.0.mds", "b/shard.0.mds"]
 
 
-def test_an_index_json_of_somebody_else_is_left_out(tmp_path):
+@pytest.mark.parametrize("text", ['{"weight_map": {}}', "[]", "{"])
+def test_an_index_json_of_somebody_else_is_left_out(tmp_path, text):
     make(tmp_path, "a.lines")
-    (tmp_path / "index.json").write_text('{"weight_map": {}}')
+    (tmp_path / "index.json").write_text(text)
     assert paths(tmp_path) == paths(f"{tmp_path}/*") == ["a.lines"]
 
 
@@ -160,6 +161,7 @@ def test_an_index_json_of_somebody_else_is_left_out(tmp_path):
     ["{", '{"shards": [{}]}', '{"shards": [3]}', '{"chunks": [{"filename": "../x"}]}', "\xff"],
 )
 def test_a_damaged_index_json_is_an_error(tmp_path, text):
+    make(tmp_path, "shard.0.mds")
     (tmp_path / "index.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ShardFormatError, match=r"index\.json"):
         list_files(tmp_path, KNOWN)

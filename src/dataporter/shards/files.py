@@ -206,9 +206,11 @@ def _read_index_json(path: str) -> tuple[str, list[str]] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
+        if not any(map(_is_named_by_index, os.listdir(os.path.dirname(path)))):
+            return None  # somebody else's
         msg = (
-            f"{path} cannot be read: {error}. It should name the files of its folder. Write the "
-            "dataset again, or name its files by a glob."
+            f"{path} cannot be read: {error}. It should name the files of its folder. Copy it "
+            "again, or write the dataset again."
         )
         raise ShardFormatError(msg) from error
     folder = os.path.dirname(path)
@@ -222,6 +224,10 @@ def _read_index_json(path: str) -> tuple[str, list[str]] | None:
         msg = f"{path} is damaged: a file has no usable name ({error!r}). Write the dataset again."
         raise ShardFormatError(msg) from error
     return None  # somebody else's
+
+
+def _is_named_by_index(name: str) -> bool:
+    return ".mds" in name or (name.startswith("chunk-") and name.endswith(".bin"))
 
 
 def _mds_file(folder: str, shard: dict[str, Any]) -> str:
