@@ -125,9 +125,11 @@ class Lookahead:
         if not self._found:
             return None
         need = self._found[0]
-        if need.at >= self._since_origin(self._standing.epoch, self._standing.stop):
+        beyond = need.at - self._since_origin(self._standing.epoch, self._standing.stop)
+        if beyond >= 0:
             size = int(self._decoded[need.block])
-            if self._beyond and self._bytes + size > self._bound:
+            is_enough = self._beyond and self._bytes + size > self._bound
+            if is_enough or beyond >= self._standing.order.length:
                 return None
             self._beyond.append(need)
             self._bytes += size
