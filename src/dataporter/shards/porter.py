@@ -45,6 +45,7 @@ _logger = logging.getLogger("dataporter.shards")
 _DEATHS = 10  # of porters, one after the other, over the same block
 _TRIES = 100  # to map a block that others evict again and again
 _BACKLOG = 1024  # connections that wait for a porter to come up; the system may allow fewer
+_MOMENT = 0.2  # seconds that a porter gets to end
 _PAUSE = 0.005  # seconds between two tries to connect
 
 # Sockets that a forked child must not hold: a porter sees the end of a process by its connection,
@@ -82,14 +83,14 @@ class Porter:
         self._cache_bytes = cache_bytes
         self._folder = (folder or default_folder()).absolute() / _key(index, format)
         self._address = _new_address()
-        self._prepare()
-        # The process that made the dataset ends the porter; a copy only leaves.
-        self._finalizer = weakref.finalize(self, _leave, os.getpid(), self._state)
+        self._prepare(is_copy=False)
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, is_copy: bool) -> None:
         self._blocks = CachedBlocks(self._folder, len(self._index.rows))
         self._state = _Connections()
         self._hits = 0
+        # The process that made the dataset ends the porter; a copy only leaves.
+        self._leave = weakref.finalize(self, _leave, os.getpid(), self._state, ends=not is_copy)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_index", "_format", "_cache_bytes", "_folder", "_address")
@@ -97,7 +98,7 @@ class Porter:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._prepare()
+        self._prepare(is_copy=True)
 
     # Blocks
 
@@ -137,7 +138,7 @@ class Porter:
             return
         identity = (order.id, order.seed, order.length)
         start, stop = int(positions.min()), int(positions.max()) + 1
-        with suppress(OSError, ShardError):  # `path` will say what is wrong
+        with suppress(Exception):  # an order that cannot be pickled; `path` reports the rest
             for _ in range(2):  # the second time if the porter has died meanwhile
                 connection = self._connection()
                 has_order = self._state.announced != identity
@@ -154,7 +155,7 @@ class Porter:
 
     def close(self) -> None:
         """End the porter, as soon as no other process is connected to it."""
-        _leave(os.getpid(), self._state)
+        _leave(os.getpid(), self._state, ends=True)
 
     # Messages
 
@@ -223,7 +224,7 @@ class Porter:
                 if not is_free or not _bound(listener, self._address):
                     time.sleep(_PAUSE)
                     return
-            self._state.reap()
+            self._state.reap(_MOMENT)  # one that has closed its address is about to end
             dataset = (
                 *(self._index, self._format, self._folder, self._cache_bytes),
                 _cores(),
@@ -270,12 +271,11 @@ class _Connections:
             connection.close()
             del self._of_thread.connection
 
-    def reap(self) -> None:
-        """Take note of the end of a porter that this process started."""
+    def reap(self, seconds: float) -> None:
+        """Wait a moment for the end of a porter that this process started."""
         if self.process is not None and self.process.poll() is None:
-            # It has closed its address, so it is about to end.
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(1)
+                self.process.wait(seconds)
             # Otherwise it is another process's now; this keeps Python from warning of it.
             self.process.returncode = self.process.poll() or 0
         if self.words is not None:
@@ -290,16 +290,15 @@ class _Connections:
         return f"Its last words: {lines[-1]} " if lines else ""
 
 
-def _leave(owner: int, state: _Connections) -> None:
-    """Leave the porter. The process that made the dataset lets it end at once."""
-    if os.getpid() != owner:
+def _leave(owner: int, state: _Connections, *, ends: bool) -> None:
+    """Leave the porter, and let it end at once if nobody else is connected."""
+    if os.getpid() != owner:  # a forked copy of the object, whose sockets are closed
         return
-    if (connection := state.current) is not None and connection.fileno() >= 0:
-        with suppress(OSError):
-            connection.setblocking(False)  # noqa: FBT003  the standard library's signature
-            connection.send(pack(("leave",)))
+    connection = state.current
+    if ends and connection is not None and connection.fileno() >= 0:
+        _sent_at_once(connection, pack(("leave",)), None)
     state.disconnect()
-    state.reap()
+    state.reap(_MOMENT)
 
 
 def _sent_at_once(connection: socket.socket, message: bytes, order: Order | None) -> bool:

@@ -26,12 +26,13 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import ShardCacheError, ShardChangedError
+from dataporter.errors import ShardCacheError, ShardChangedError, ShardError
+from dataporter.law import Order
 from dataporter.shards.cache import FULL, BlockCache, NoRoomError
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
@@ -62,44 +63,45 @@ class _Decoders:
     ) -> None:
         self._index, self._format, self._cores = index, format_, cores
         self.cache = BlockCache(folder, len(index.rows), cache_bytes)
-        self._changed = threading.Condition()
-        self._jobs: dict[int, _Job] = {}  # by block
-        self._requests: deque[_Job] = deque()
-        self._working_ahead = 0
-        self._lookaheads: dict[Incoming, Lookahead] = {}  # by the process that announces
-        self._touched: dict[int, None] = {}  # blocks that were decoded here, the latest last
         self._notes: list[str] = []  # for the user, with the next answer
         self._is_full = False
         self.stats = {"decoded": 0, "bytes": 0, "ahead": 0, "hits": 0, "waits": 0}
-        for _ in range(self._cores + 1):
+
+        self._changed = threading.Condition()  # over all of these
+        self._jobs: dict[int, _Job] = {}  # by block
+        self._requests: deque[_Job] = deque()
+        self._working_ahead = 0
+        self._touched: dict[int, None] = {}  # blocks that were decoded here, the latest last
+        self._news: list[tuple[Incoming, Standing | None]] = []  # announcements, not yet applied
+        self._announcements = 0
+        self._exhausted = 0  # the number of announcements after which no more is to do ahead
+
+        # An order may take long to find what is next; requests do not wait for this lock.
+        self._schedule = threading.Lock()
+        self._lookaheads: dict[Incoming, Lookahead] = {}  # by the process that announces
+        for _ in range(cores + 1):
             threading.Thread(target=self._work, daemon=True).start()
 
     # Called by the main thread
 
-    def request(self, block: int, connection: socket.socket) -> None:
+    def request(self, block: int, hits: int, connection: socket.socket) -> None:
         """Answer on a connection when a block is in the cache."""
         with self._changed:
             self.stats["waits"] += 1
+            self.stats["hits"] += hits
             job = self._jobs.get(block)
             if job is None:
                 job = self._jobs[block] = _Job(block)
-            if not job.waiting and job.need is None:
                 self._requests.append(job)
+                self._changed.notify()
             job.waiting.append(connection)
-            self._changed.notify()
 
-    def announce(self, announcer: Incoming, standing: Standing) -> None:
+    def announce(self, announcer: Incoming, standing: Standing | None) -> None:
+        """Take note of where a process stands, or that it is gone."""
         with self._changed:
-            if announcer not in self._lookaheads:
-                bound = min(_AHEAD_BYTES, self.cache.budget // 4)
-                index = self._index
-                self._lookaheads[announcer] = Lookahead(index.ends, index.decoded, bound)
-            self._lookaheads[announcer].announce(standing)
+            self._news.append((announcer, standing))
+            self._announcements += 1
             self._changed.notify_all()
-
-    def forget(self, announcer: Incoming) -> None:
-        with self._changed:
-            self._lookaheads.pop(announcer, None)
 
     def statistics(self) -> dict[str, int]:
         with self._changed:
@@ -123,22 +125,47 @@ class _Decoders:
             self._finish(job, outcome)
 
     def _take(self) -> _Job:
-        with self._changed:
-            while True:
+        """Wait for a block to decode: a request, or a block that is needed soon."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._requests or self._may_look_ahead())
                 if self._requests:
                     return self._requests.popleft()
-                if self._working_ahead < self._cores and (job := self._next_ahead()):
-                    self._working_ahead += 1
-                    return job
-                self._changed.wait()
+                self._working_ahead += 1
+                announcements = self._announcements
+            if job := self._next_ahead():
+                return job
+            with self._changed:
+                self._working_ahead -= 1
+                self._exhausted = announcements
+
+    def _may_look_ahead(self) -> bool:
+        return self._exhausted != self._announcements and self._working_ahead < self._cores
 
     def _next_ahead(self) -> _Job | None:
-        for ahead in self._lookaheads.values():
-            while need := ahead.next():
-                if need.block not in self._jobs and not self.cache.holds(need.block):
-                    job = self._jobs[need.block] = _Job(need.block, need, ahead)
-                    return job
+        with self._schedule:
+            for ahead in self._up_to_date():
+                while need := ahead.next():
+                    with self._changed:
+                        if need.block not in self._jobs and not self.cache.holds(need.block):
+                            job = self._jobs[need.block] = _Job(need.block, need, ahead)
+                            return job
         return None
+
+    def _up_to_date(self) -> list[Lookahead]:
+        """Apply the announcements. Callers hold the lock of the schedule."""
+        with self._changed:
+            news, self._news = self._news, []
+        for announcer, standing in news:
+            if standing is None:
+                self._lookaheads.pop(announcer, None)
+                continue
+            if announcer not in self._lookaheads:
+                bound = min(_AHEAD_BYTES, self.cache.budget // 4)
+                index = self._index
+                self._lookaheads[announcer] = Lookahead(index.ends, index.decoded, bound)
+            self._lookaheads[announcer].announce(standing)
+        return list(self._lookaheads.values())
 
     def _decode(self, job: _Job) -> bool:
         """Decode a block; False if another process is decoding it."""
@@ -160,11 +187,12 @@ class _Decoders:
         return size > 0 or self.cache.holds(job.block)
 
     def _finish(self, job: _Job, outcome: bool | BaseException | None) -> None:
+        if outcome is None and job.need is not None and job.ahead is not None:
+            with self._schedule:
+                job.ahead.refuse(job.need)
         with self._changed:
             if job.need is not None:
                 self._working_ahead -= 1
-                if outcome is None and job.ahead is not None:
-                    job.ahead.refuse(job.need)
                 if job.waiting and outcome is not True:  # it was asked for meanwhile
                     job.need = None
                     self._requests.append(job)
@@ -175,8 +203,7 @@ class _Decoders:
             self._changed.notify()
         error = packed_error(outcome) if isinstance(outcome, BaseException) else None
         for connection in job.waiting:
-            with suppress(OSError):  # it has gone, and will ask again if it is still needed
-                connection.sendall(pack((error, notes)))
+            _answer(connection, (error, notes))
 
     # One block
 
@@ -231,18 +258,17 @@ class _Decoders:
 
     def _distances(self, job: _Job) -> tuple[NDArray[np.int64], int]:
         """Count the positions to the next use of each block, and of the block of a job."""
-        with self._changed:
-            lookaheads = list(self._lookaheads.values())
+        with self._schedule:
+            lookaheads = self._up_to_date()
             known = [far for ahead in lookaheads if (far := ahead.distances()) is not None]
-            if not known:  # the latest are used again soonest
-                recent = np.full(len(self._index.rows), 1 + len(self._touched), np.int64)
-                for age, block in enumerate(reversed(self._touched), start=1):
-                    recent[block] = age
-                return recent, 0
-            at = 0
-            if job.need is not None and job.ahead is not None:
-                at = job.ahead.distance(job.need)
-        return np.minimum.reduce(known), at
+            if known:
+                at = job.ahead.distance(job.need) if job.ahead and job.need else 0
+                return np.minimum.reduce(known), at
+        with self._changed:  # without an order, the latest are used again soonest
+            ages = np.full(len(self._index.rows), 1 + len(self._touched), np.int64)
+            for age, block in enumerate(reversed(self._touched), start=1):
+                ages[block] = age
+        return ages, 0
 
     def _too_small(self, missing: int) -> ShardCacheError:
         needed = self.cache.budget + missing
@@ -290,13 +316,14 @@ def _be_nice(level: int) -> None:
 class _Server:
     """The main thread: reads messages, and ends the process when nobody is there."""
 
-    def __init__(self, listener: socket.socket, decoders: _Decoders | bytes) -> None:
+    def __init__(self, listener: socket.socket, dataset: IO[bytes]) -> None:
         self._listener = listener
-        self._decoders = decoders  # or the error that kept them from starting
+        self._dataset = dataset
+        self.decoders: _Decoders | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._clients: set[Incoming] = set()
-        self._standings: dict[Incoming, Any] = {}  # the order of each process that announces
+        self._orders: dict[Incoming, Order | None] = {}  # of each process that announces
         self._linger = LINGER
 
     def serve(self) -> None:
@@ -319,6 +346,7 @@ class _Server:
         client = Incoming(connection)
         self._clients.add(client)
         self._selector.register(connection, selectors.EVENT_READ, client)
+        self._linger = LINGER
 
     def _read(self, client: Incoming) -> None:
         messages = client.receive()
@@ -328,50 +356,63 @@ class _Server:
         for kind, *values in messages:
             if kind == "leave":  # the main process has closed its dataset
                 self._linger = 0.0
-            elif isinstance(self._decoders, bytes):
+                continue
+            try:
+                self._handle(self._started(), client, kind, values)
+            except Exception as error:  # noqa: BLE001  it is raised where a block is needed
                 if kind != "announce":
-                    with suppress(OSError):
-                        client.connection.sendall(pack((self._decoders, [])))
-            else:
-                self._handle(self._decoders, client, kind, values)
+                    _answer(client.connection, (packed_error(error), None))
+
+    def _started(self) -> _Decoders:
+        """Start the decoders at the first message, and again if they could not start."""
+        if self.decoders is None:
+            self._dataset.seek(0)
+            try:
+                dataset = pickle.load(self._dataset)  # noqa: S301  from our own user
+            except Exception as error:
+                msg = (
+                    f"The porter process cannot load the format of the dataset: {error}. "
+                    "Define it in a module that can be imported."
+                )
+                raise ShardError(msg) from error
+            self.decoders = _Decoders(*dataset)
+        return self.decoders
 
     def _handle(self, decoders: _Decoders, client: Incoming, kind: str, values: list[Any]) -> None:
         if kind == "block":
-            block, hits = values
-            decoders.stats["hits"] += hits
-            decoders.request(block, client.connection)
+            decoders.request(*values, client.connection)
+        elif kind == "stats":
+            _answer(client.connection, (None, decoders.statistics()))
         elif kind == "announce":
             has_order, plan, epoch, start, stop = values
             if has_order:
-                self._standings[client] = client.attachment()
-            order = self._standings[client]
-            decoders.announce(client, Standing(order, plan, epoch, start, stop))
-        elif kind == "stats":
-            with suppress(OSError):
-                client.connection.sendall(pack((None, decoders.statistics())))
+                self._orders[client] = None  # if it cannot be loaded here
+                self._orders[client] = client.attachment()
+            if order := self._orders.get(client):
+                decoders.announce(client, Standing(order, plan, epoch, start, stop))
 
     def _drop(self, client: Incoming) -> None:
         self._selector.unregister(client.connection)
         self._clients.discard(client)
-        self._standings.pop(client, None)
-        if not isinstance(self._decoders, bytes):
-            self._decoders.forget(client)
+        if self._orders.pop(client, None) is not None and self.decoders is not None:
+            self.decoders.announce(client, None)
         client.close()
 
 
+def _answer(connection: socket.socket, answer: Any) -> None:
+    with suppress(OSError):  # it has gone, and will ask again if it still needs the answer
+        connection.sendall(pack(answer))
+
+
 def main() -> None:
-    """Be a porter: the listening socket is the argument, the pickled arguments of `_Decoders` the input."""
+    """Be a porter: the listening socket is the argument, the pickled dataset the input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when those whom it serves have ended
     listener = socket.socket(fileno=int(sys.argv[1]))
-    decoders: _Decoders | bytes
-    try:
-        decoders = _Decoders(*pickle.load(sys.stdin.buffer))  # noqa: S301  from our own user
-    except BaseException as error:  # noqa: BLE001  it is raised where a block is needed
-        decoders = packed_error(error)
-    _Server(listener, decoders).serve()
+    server = _Server(listener, sys.stdin.buffer)
+    server.serve()
     listener.close()  # from here on others start a new porter
-    if not isinstance(decoders, bytes):
-        decoders.cache.abandon()
+    if server.decoders is not None:
+        server.decoders.cache.abandon()
     os._exit(0)  # without waiting for decoders
 
 
