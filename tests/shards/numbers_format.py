@@ -26,10 +26,10 @@ class Numbers(Format):
     def scan(self, path: Path) -> Scanned:
         raise NotImplementedError
 
-    def is_mapped(self, schema: Any) -> bool:
+    def is_mapped(self, schema: Any) -> bool:  # noqa: ARG002
         return False
 
-    def decode(self, path: Path, block: Block, schema: Any, to: Path) -> None:
+    def decode(self, path: Path, block: Block, schema: Any, to: Path) -> None:  # noqa: ARG002
         if self.log is not None:
             with self.log.open("a") as log:
                 log.write(f"{block.checksum} {os.getpid()}\n")

@@ -12,6 +12,9 @@ from typing import IO, Any
 
 from dataporter.errors import ShardError
 
+# Answers are pairs: None and the answer, a pickled error and None, or this and text for the user.
+NOTE = "note"
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -87,8 +90,9 @@ def unnamed_file() -> IO[bytes]:
 
 def attached(value: Any) -> IO[bytes]:
     """Pickle a value into a file without a name, to be sent or to be a process's input."""
+    pickled = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     file = unnamed_file()
-    pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
+    file.write(pickled)
     file.flush()
     file.seek(0)
     return file

@@ -17,6 +17,7 @@ import mmap
 import os
 import pickle
 import secrets
+import select
 import socket
 import subprocess
 import sys
@@ -38,7 +39,7 @@ from dataporter.law import Order, Plan
 from dataporter.shards.cache import CachedBlocks
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.messages import attached, is_ours, pack, receive, unnamed_file
+from dataporter.shards.messages import NOTE, attached, is_ours, pack, receive, unnamed_file
 
 _logger = logging.getLogger("dataporter.shards")
 
@@ -90,7 +91,8 @@ class Porter:
         self._state = _Connections()
         self._hits = 0
         # The process that made the dataset ends the porter; a copy only leaves.
-        self._leave = weakref.finalize(self, _leave, os.getpid(), self._state, ends=not is_copy)
+        address = None if is_copy else self._address
+        weakref.finalize(self, _leave, os.getpid(), self._state, address)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_index", "_format", "_cache_bytes", "_folder", "_address")
@@ -110,10 +112,8 @@ class Porter:
         if self._blocks.holds(block):
             self._hits += 1
         else:
-            notes = self._ask("block", block, self._hits)
+            self._ask("block", block, self._hits)
             self._hits = 0
-            for note in notes:
-                _logger.warning(note)
         return self._blocks.path(block)
 
     def map(self, block: int) -> mmap.mmap:
@@ -141,6 +141,8 @@ class Porter:
         with suppress(Exception):  # an order that cannot be pickled; `path` reports the rest
             for _ in range(2):  # the second time if the porter has died meanwhile
                 connection = self._connection()
+                while _has_arrived(connection):
+                    _log_note(receive(connection))
                 has_order = self._state.announced != identity
                 message = pack(("announce", has_order, plan, epoch, start, stop))
                 if _sent_at_once(connection, message, order if has_order else None):
@@ -155,7 +157,7 @@ class Porter:
 
     def close(self) -> None:
         """End the porter, as soon as no other process is connected to it."""
-        _leave(os.getpid(), self._state, ends=True)
+        _leave(os.getpid(), self._state, self._address)
 
     # Messages
 
@@ -165,7 +167,7 @@ class Porter:
             connection = self._connection()
             try:
                 connection.sendall(pack(message))
-                error, answer = receive(connection)
+                error, answer = _received(connection)
             except ConnectionError:
                 self._state.disconnect()
                 continue
@@ -194,7 +196,7 @@ class Porter:
             return connection
         self._state.disconnect()
         while True:
-            connection = socket.socket(socket.AF_UNIX)
+            connection = _Connection(socket.AF_UNIX)
             _sockets.add(connection)
             try:
                 connection.connect(self._address)
@@ -231,7 +233,7 @@ class Porter:
             )
             with attached(dataset) as given:
                 self._state.words = unnamed_file()
-                self._state.process = subprocess.Popen(
+                self._state.process = subprocess.Popen(  # noqa: S603  our own interpreter
                     [sys.executable, "-m", "dataporter.shards.porting", str(listener.fileno())],
                     stdin=given,
                     stdout=subprocess.DEVNULL,
@@ -246,6 +248,13 @@ class Porter:
             raise ShardError(msg) from error
         finally:
             listener.close()
+
+
+class _Connection(socket.socket):
+    """A connection of one thread. It closes itself with the thread, without a warning."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class _Connections:
@@ -290,15 +299,37 @@ class _Connections:
         return f"Its last words: {lines[-1]} " if lines else ""
 
 
-def _leave(owner: int, state: _Connections, *, ends: bool) -> None:
-    """Leave the porter, and let it end at once if nobody else is connected."""
+def _leave(owner: int, state: _Connections, address: str | None) -> None:
+    """Leave the porter. The one at an address ends at once, if nobody else is connected."""
     if os.getpid() != owner:  # a forked copy of the object, whose sockets are closed
         return
-    connection = state.current
-    if ends and connection is not None and connection.fileno() >= 0:
-        _sent_at_once(connection, pack(("leave",)), None)
     state.disconnect()
+    if address is not None:
+        with socket.socket(socket.AF_UNIX) as last:
+            last.setblocking(False)  # noqa: FBT003  the standard library's signature
+            if last.connect_ex(address) == 0:
+                _sent_at_once(last, pack(("leave",)), None)
     state.reap(_MOMENT)
+
+
+def _received(connection: socket.socket) -> tuple[bytes | None, Any]:
+    """Wait for an answer, and log the notes that come before it."""
+    while _log_note(answer := receive(connection)):
+        pass
+    return answer
+
+
+def _has_arrived(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _log_note(answer: Any) -> bool:
+    kind, text = answer
+    if kind == NOTE:
+        _logger.warning(text)
+    return kind == NOTE
 
 
 def _sent_at_once(connection: socket.socket, message: bytes, order: Order | None) -> bool:

@@ -36,7 +36,7 @@ from dataporter.law import Order
 from dataporter.shards.cache import FULL, BlockCache, NoRoomError
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.messages import Incoming, is_ours, pack, packed_error
+from dataporter.shards.messages import NOTE, Incoming, is_ours, pack, packed_error
 from dataporter.shards.schedule import Lookahead, Need, Standing
 
 LINGER = 3.0  # seconds without a connection after which a porter ends
@@ -63,7 +63,7 @@ class _Decoders:
     ) -> None:
         self._index, self._format, self._cores = index, format_, cores
         self.cache = BlockCache(folder, len(index.rows), cache_bytes)
-        self._notes: list[str] = []  # for the user, with the next answer
+        self.notes: deque[str] = deque()  # for the user
         self._is_full = False
         self.stats = {"decoded": 0, "bytes": 0, "ahead": 0, "hits": 0, "waits": 0}
 
@@ -199,11 +199,10 @@ class _Decoders:
                     self._changed.notify()
                     return
             del self._jobs[job.block]
-            notes, self._notes = (self._notes, []) if job.waiting else ([], self._notes)
             self._changed.notify()
         error = packed_error(outcome) if isinstance(outcome, BaseException) else None
         for connection in job.waiting:
-            _answer(connection, (error, notes))
+            _answer(connection, (error, None))
 
     # One block
 
@@ -292,7 +291,7 @@ class _Decoders:
         with self._changed:
             if not self._is_full:
                 self._is_full = True
-                self._notes.append(
+                self.notes.append(
                     f"The disk of {self.cache.folder} is full. Decoded blocks keep to "
                     f"{self.cache.budget:,} bytes from now on, and others are evicted."
                 )
@@ -390,6 +389,8 @@ class _Server:
                 self._orders[client] = client.attachment()
             if order := self._orders.get(client):
                 decoders.announce(client, Standing(order, plan, epoch, start, stop))
+            while decoders.notes:  # announced or asked next time, this process reads it
+                _answer(client.connection, (NOTE, decoders.notes.popleft()))
 
     def _drop(self, client: Incoming) -> None:
         self._selector.unregister(client.connection)

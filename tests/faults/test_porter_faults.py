@@ -1,0 +1,293 @@
+"""Porters, workers and whole jobs are killed, disks fill up: nobody sees it in the data."""
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from watching import environment, until
+
+sys.path.append(str(Path(__file__).parents[1] / "shards"))
+
+from numbers_format import Numbers, expected, written
+from porters import porter_pids, tidy
+from tracks_order import SideBySide
+
+from dataporter.law import Plan
+from dataporter.shards.cache import BlockCache
+from dataporter.shards.porter import Porter
+
+BLOCKS = 24
+
+
+@pytest.fixture(autouse=True)
+def _tidy():
+    with tidy():
+        yield
+
+
+@pytest.fixture
+def index(tmp_path):
+    return written(tmp_path / "source", BLOCKS)
+
+
+def make(tmp_path: Path, index, **options) -> Porter:
+    seconds = options.pop("seconds", 0)
+    format_ = Numbers(tmp_path / "log", seconds=seconds)
+    return Porter(index, format_, folder=tmp_path / "cache", **options)
+
+
+def test_a_killed_porter_is_replaced(tmp_path, index):
+    porter = make(tmp_path, index)
+    for block in range(4):
+        assert porter.map(block)[:] == expected(index, block)
+        (pid,) = porter_pids()
+        os.kill(pid, signal.SIGKILL)
+    assert porter.map(9)[:] == expected(index, 9)
+    assert len(porter_pids()) == 1
+    porter.close()
+
+
+def test_a_porter_killed_while_it_decodes_is_replaced_and_its_part_is_used_or_removed(
+    tmp_path, index
+):
+    porter = make(tmp_path, index, seconds=0.2)
+
+    def kill() -> None:
+        until(lambda: list(porter._folder.glob("*.tmp")))
+        os.kill(porter_pids()[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    assert porter.map(3)[:] == expected(index, 3)
+    thread.join()
+    assert not list(porter._folder.glob("*.tmp"))
+    assert np.fromfile(porter._folder / "sizes", np.int64).nonzero()[0].tolist() == [3]
+    porter.close()
+
+
+def test_an_announcement_reaches_the_porter_that_replaces_a_killed_one(tmp_path, index):
+    porter, order = make(tmp_path, index), SideBySide(BLOCKS, 16, 2)
+    plan = Plan(length=len(index), batch_size=4)
+    for epoch in range(3):
+        porter.announce(order, epoch, np.arange(len(index)), plan)
+        until(lambda: porter.stats()["decoded"] >= BLOCKS * (epoch == 0))
+        for pid in porter_pids():
+            os.kill(pid, signal.SIGKILL)
+    assert porter.map(0)[:] == expected(index, 0)
+    porter.close()
+
+
+def read_again_and_again(porter: Porter, seed: int, out: str) -> None:
+    chance = random.Random(seed)
+    for _ in range(120):
+        block = chance.randrange(BLOCKS)
+        assert porter.map(block)[:] == expected(porter._index, block)
+    Path(out).write_text("done")
+
+
+def test_porters_killed_at_random_moments_change_nothing(tmp_path, index):
+    porter = make(tmp_path, index, cache_bytes=6 * 128, seconds=0.002)
+    context = multiprocessing.get_context("fork")
+    outs = [tmp_path / f"out{n}" for n in range(2)]
+    workers = [
+        context.Process(target=read_again_and_again, args=(porter, n, str(out)))
+        for n, out in enumerate(outs)
+    ]
+    for worker in workers:
+        worker.start()
+    chance, stop, killed = random.Random(7), threading.Event(), []
+
+    def decoded_by(pid: int) -> bool:
+        return f" {pid}\n" in (tmp_path / "log").read_text()
+
+    def kill() -> None:
+        while not stop.wait(chance.uniform(0, 0.1)):
+            for pid in porter_pids():  # each lives long enough to do something
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if decoded_by(pid):
+                        os.kill(pid, signal.SIGKILL)
+                        killed.append(pid)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    for worker in workers:
+        worker.join()
+    stop.set()
+    thread.join()
+    assert [out.read_text() for out in outs] == ["done"] * 2
+    assert killed
+    porter.close()
+    until(lambda: not porter_pids())
+    cache = BlockCache(porter._folder, BLOCKS, 6 * 128)
+    sizes = cache.sizes()
+    assert [cache.holds(block) for block in range(BLOCKS)] == (sizes == 128).tolist()
+    assert not set(sizes.tolist()) - {0, 128}
+    assert not list(cache.folder.glob("*.tmp"))
+
+
+JOB = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from numbers_format import Numbers, written
+from dataporter.shards.porter import Porter
+folder = Path(sys.argv[1])
+index = written(folder / "source", 24)
+porter = Porter(index, Numbers(folder / "log", seconds=0.05), folder=folder / "cache")
+porter.path(0)
+if os.fork() == 0:
+    porter.path(1)
+    os.kill(os.getpid(), 9)
+os.wait()
+print("ready", flush=True)
+for block in range(2, 24):
+    porter.path(block)
+"""
+
+
+@pytest.mark.parametrize("whom", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_job_leaves_no_porter_and_a_cache_that_the_next_one_uses(tmp_path, whom):
+    job = subprocess.Popen(
+        [sys.executable, "-c", JOB, tmp_path, Path(__file__).parents[1] / "shards"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+    )
+    assert job.stdout.readline() == b"ready\n"
+    job.send_signal(whom)
+    job.wait()
+    assert job.stdout.read() == b""  # at once: the porter holds no pipe of the job
+    job.stdout.close()
+    until(lambda: not porter_pids(), seconds=15)
+    index = written(tmp_path / "source", BLOCKS)
+    os.utime(tmp_path / "source" / "data.numbers")
+    index = written(tmp_path / "source", BLOCKS)
+    before = (tmp_path / "log").read_text().splitlines()
+    porter = make(tmp_path, index)
+    for block in range(BLOCKS):
+        assert porter.map(block)[:] == expected(index, block)
+    after = [int(line.split()[0]) for line in (tmp_path / "log").read_text().splitlines()]
+    again = after[len(before) :]
+    assert not {0, 1} & set(again)
+    assert not list(porter._folder.glob("*.tmp"))
+    porter.close()
+
+
+def test_ctrl_c_ends_a_job_without_noise_of_the_porter(tmp_path):
+    job = subprocess.Popen(
+        [sys.executable, "-c", JOB, tmp_path, Path(__file__).parents[1] / "shards"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert job.stdout.readline() == b"ready\n"
+    os.killpg(job.pid, signal.SIGINT)  # as a terminal does
+    _, errors = job.communicate()
+    assert errors.count(b"Traceback") == 1
+    assert errors.rstrip().endswith(b"KeyboardInterrupt")
+    until(lambda: not porter_pids(), seconds=5)
+
+
+def test_a_worker_that_dies_while_it_waits_harms_nobody(tmp_path, index):
+    porter = make(tmp_path, index, seconds=0.1)
+    context = multiprocessing.get_context("fork")
+    porter.path(0)
+    for block in range(1, 4):
+        worker = context.Process(target=porter.path, args=(block,))
+        worker.start()
+        until(lambda b=block: list(porter._folder.glob(f"{b:08}.tmp")))
+        worker.kill()
+        worker.join()
+    assert porter.map(5)[:] == expected(index, 5)
+    assert len(porter_pids()) == 1
+    porter.close()
+
+
+# Disks
+
+ON_A_SMALL_DISK = """
+import logging, os, sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+import numpy as np
+from numbers_format import Numbers, expected, written
+from tracks_order import SideBySide
+from dataporter.errors import ShardCacheError
+from dataporter.law import Plan, ShuffledOrder
+from dataporter.shards.porter import Porter
+logging.basicConfig(format="LOG %(message)s", stream=sys.stdout)
+folder, rows = Path(sys.argv[1]), 16384
+index = written(folder / "source", 24, rows)
+porter = Porter(index, Numbers(), folder=folder / "disk", cache_bytes=24 * rows * 8)
+plan = Plan(length=len(index), batch_size=4)
+if sys.argv[3] == "fits":
+    order = SideBySide(24, rows, 2)
+    for epoch in range(2):
+        for start in range(0, len(index), 2 * rows):
+            positions = np.arange(start, start + 2 * rows)
+            porter.announce(order, epoch, positions, plan)
+            for block in dict.fromkeys((order.indices(epoch, positions) // rows).tolist()):
+                assert porter.map(block)[:] == expected(index, block)
+    print("read all")
+else:
+    porter.announce(ShuffledOrder(len(index)), 0, next(plan.blocks()), plan)
+    try:
+        for block in range(24):
+            porter.map(block)
+    except ShardCacheError as error:
+        print(error.errno, error)
+from watching import until
+porter.announce(ShuffledOrder(len(index), seed=5), 9, np.arange(1), plan)
+until(lambda: not list(porter._folder.glob("*.tmp")))
+print("left", [p.name for p in porter._folder.glob("*.tmp")])
+porter.close()
+"""
+
+
+def on_a_small_disk(tmp_path: Path, case: str) -> str:
+    """Run a script with a file system of 1 MB in memory, in a namespace of its own."""
+    (tmp_path / "disk").mkdir()
+    command = (
+        f"mount -t tmpfs -o size=1m none {tmp_path}/disk && exec {sys.executable} -c "
+        '"$SCRIPT" "$@"'
+    )
+    unshare = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    if shutil.which("unshare") is None or subprocess.run(
+        [*unshare, f"mount -t tmpfs -o size=1m none {tmp_path}/disk"],
+        capture_output=True,
+        check=False,
+    ).returncode:
+        pytest.skip("this system lets nobody mount a file system of his own")
+    done = subprocess.run(
+        [*unshare, command, "sh", tmp_path, Path(__file__).parents[1] / "shards", case],
+        env={**environment(), "SCRIPT": ON_A_SMALL_DISK},
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_full_disk_makes_the_cache_smaller_and_warns_once(tmp_path):
+    printed = on_a_small_disk(tmp_path, "fits")
+    assert "read all" in printed
+    assert printed.count("LOG The disk of") == 1
+    assert "left []" in printed
+
+
+def test_a_disk_too_small_for_the_blocks_in_use_is_an_error(tmp_path):
+    printed = on_a_small_disk(tmp_path, "does not fit")
+    assert "28 the disk of" in printed.replace("[Errno 28] ", "28 ")
+    assert "pass cache= a folder on a larger disk" in printed
+    assert "left []" in printed

@@ -1,0 +1,37 @@
+"""How tests watch porters: those that this test's processes have started, and no others."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from watching import is_running, limited, until
+
+_MARK = "DATAPORTER_TEST_OF_PORTERS"
+
+
+def porter_pids() -> list[int]:
+    """The porters that inherited this test's environment."""
+    mark = f"{_MARK}={os.environ[_MARK]}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if (
+                folder.name.isdigit()
+                and b"dataporter.shards.porting" in (folder / "cmdline").read_bytes()
+                and mark in (folder / "environ").read_bytes()
+                and is_running(int(folder.name))
+            ):
+                found.append(int(folder.name))
+    return found
+
+
+@contextlib.contextmanager
+def tidy(seconds: int = 90) -> Iterator[None]:
+    """No test may hang, and none leaves a porter behind."""
+    with pytest.MonkeyPatch.context() as patch, limited(seconds):
+        patch.setenv(_MARK, secrets.token_hex(8))
+        yield
+        until(lambda: not porter_pids(), seconds=20)

@@ -1,0 +1,248 @@
+"""What comes next follows from the order alone; what is evicted is what Belady would evict."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tracks_order import SideBySide
+
+from dataporter.law import Plan, ShuffledOrder, Topology
+from dataporter.shards.cache import NEVER, BlockCache, NoRoomError
+from dataporter.shards.schedule import Lookahead, Standing, distances, needs
+
+orders = st.builds(
+    SideBySide,
+    blocks=st.integers(1, 12),
+    rows=st.integers(1, 9),
+    tracks=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+
+
+def ends_of(order: SideBySide):
+    return np.arange(1, order.blocks + 1) * order.rows
+
+
+def standing(order, *, epoch=0, start=0, stop=None, batch=2, rank=0, world=1, tail="pad"):
+    plan = Plan(
+        length=order.length,
+        batch_size=batch,
+        topology=Topology(rank=rank, world_size=world),
+        tail=tail,
+    )
+    return Standing(order, plan, epoch, start, order.length if stop is None else stop)
+
+
+# Needs
+
+
+@given(orders, st.data())
+def test_needs_are_the_blocks_of_the_rank_by_first_use(order, data):
+    world = data.draw(st.integers(1, 3))
+    rank = data.draw(st.integers(0, world - 1))
+    start = data.draw(st.integers(0, order.length - 1))
+    now = standing(order, epoch=3, start=start, rank=rank, world=world)
+    expected = []
+    for epoch, begin in ((3, start), (4, 0), (5, 0)):
+        seen = set()
+        for batch in now.plan.batches(begin):
+            for position in batch:
+                block = int(order.indices(epoch, np.array([position]))[0]) // order.rows
+                if block not in seen:
+                    seen.add(block)
+                    expected.append((block, (epoch - 3) * order.length + int(position)))
+    found = list(itertools.islice(needs(ends_of(order), now), len(expected)))
+    assert found == expected
+
+
+def test_an_epoch_without_positions_ends_the_needs():
+    order = SideBySide(1, 3, 1)
+    now = standing(order, batch=2, world=2, tail="drop")
+    assert list(needs(ends_of(order), now)) == []
+
+
+# Distances
+
+
+@given(orders, st.data())
+def test_distances_count_positions_to_the_next_use(order, data):
+    start = data.draw(st.integers(0, order.length - 1))
+    found = distances(standing(order, epoch=2, start=start), order.blocks)
+    both = [order.indices(epoch, np.arange(order.length)) // order.rows for epoch in (2, 3)]
+    for block in range(order.blocks):
+        first, last = (edge[block] for edge in order.uses(2))
+        if first <= start <= last:
+            assert found[block] == 0  # in use, also where the position itself is another block's
+        else:
+            ahead = np.concatenate(both)[start:]
+            assert found[block] == np.flatnonzero(ahead == block)[0]
+
+
+def test_a_block_that_is_never_read_is_infinitely_far():
+    class Part(SideBySide):
+        def uses(self, epoch):
+            first, last = super().uses(epoch)
+            return np.append(first, 0), np.append(last, -1)
+
+    assert distances(standing(Part(4, 2, 1)), 5)[4] == NEVER
+
+
+def test_without_uses_every_block_is_in_use():
+    assert not distances(standing(ShuffledOrder(20)), 5).any()
+
+
+# Looking ahead
+
+
+def drained(ahead: Lookahead) -> list[int]:
+    return [need.block for need in iter(ahead.next, None)]
+
+
+def test_looking_ahead_is_bounded_in_bytes_and_goes_on_with_the_run():
+    order = SideBySide(20, 10, 1)
+    tape = [int(order.indices(0, np.array([p]))[0]) // 10 for p in range(0, 200, 10)]
+    ahead = Lookahead(ends_of(order), np.full(20, 100), bound=300)
+    ahead.announce(standing(order, start=0, stop=10))
+    assert drained(ahead) == tape[:4]  # one that is announced, three beyond
+    ahead.announce(standing(order, start=10, stop=20))
+    assert drained(ahead) == tape[4:5]
+    ahead.announce(standing(order, start=150, stop=160))
+    assert drained(ahead) == tape[5:19]
+
+
+def test_looking_ahead_goes_into_the_next_epoch():
+    order = SideBySide(20, 10, 1)
+    following = [int(order.indices(1, np.array([p]))[0]) // 10 for p in (0, 10)]
+    ahead = Lookahead(ends_of(order), np.full(20, 100), bound=200)
+    ahead.announce(standing(order, start=190, stop=200))
+    assert drained(ahead)[1:] == following
+
+
+def test_looking_ahead_starts_anew_after_a_jump():
+    order = SideBySide(20, 10, 1)
+    ahead = Lookahead(ends_of(order), np.full(20, 100), bound=100)
+    ahead.announce(standing(order, start=100, stop=110))
+    first = drained(ahead)
+    ahead.announce(standing(order, start=50, stop=60))
+    drained(ahead)
+    ahead.announce(standing(order, start=100, stop=110, epoch=7))
+    drained(ahead)
+    ahead.announce(standing(order, start=100, stop=110))
+    assert drained(ahead) == first
+
+
+def test_a_whole_epoch_is_all_that_is_looked_ahead():
+    order = ShuffledOrder(100)
+    ahead = Lookahead(np.arange(10, 101, 10), np.full(10, 1), bound=10**9)
+    ahead.announce(standing(order, stop=50))
+    assert len(drained(ahead)) < 40
+
+
+def test_a_refused_block_comes_again_after_an_announcement():
+    order = SideBySide(20, 10, 1)
+    ahead = Lookahead(ends_of(order), np.full(20, 100), bound=300)
+    ahead.announce(standing(order, start=0, stop=10))
+    ahead.next()
+    refused = ahead.next()
+    ahead.refuse(refused)
+    assert ahead.next() is None
+    ahead.announce(standing(order, start=0, stop=10))
+    assert ahead.next() == refused
+
+
+# Eviction
+
+
+def accesses(order: SideBySide, epochs: int) -> list[tuple[int, int, int]]:
+    """(epoch, position, block) where each block is first used, in order."""
+    found = []
+    for epoch in range(epochs):
+        first, _ = order.uses(epoch)
+        found += [(epoch, int(first[block]), int(block)) for block in np.argsort(first)]
+    return found
+
+
+def hits_of_the_cache(folder: Path, order: SideBySide, epochs: int, budget: int) -> list[bool]:
+    cache = BlockCache(folder, order.blocks, budget)
+    hits = []
+    for epoch, position, block in accesses(order, epochs):
+        hits.append(cache.holds(block))
+        far = distances(standing(order, epoch=epoch, start=position), order.blocks)
+        cache.add(
+            block,
+            lambda path: path.write_bytes(b"x") and None,
+            lambda: cache.reserve(block, 1, far, 0),
+            wait=True,
+        )
+        assert np.abs(cache.sizes()).sum() <= budget
+    return hits
+
+
+def belady(order: SideBySide, epochs: int, budget: int) -> list[bool]:
+    """The same by looking through the future, use by use."""
+    future = [
+        (epoch, position, int(order.indices(epoch, np.array([position]))[0]) // order.rows)
+        for epoch in range(epochs + 1)
+        for position in range(order.length)
+    ]
+    held: set[int] = set()
+    hits = []
+    for epoch, position, block in accesses(order, epochs):
+        hits.append(block in held)
+        if block not in held:
+            now = epoch * order.length + position
+            ahead = [b for _, _, b in future[now:]]
+            free = {b for b in held if not order.uses(epoch)[0][b] <= position <= order.uses(epoch)[1][b]}
+            while len(held) >= budget:
+                if not free:
+                    raise NoRoomError(1, 0)
+                victim = max(free, key=lambda b: (ahead.index(b), -b))
+                held.discard(victim)
+                free.discard(victim)
+            held.add(block)
+    return hits
+
+
+@settings(max_examples=30)
+@given(orders, st.data())
+def test_evictions_are_those_of_belady(tmp_path_factory, order, data):
+    budget = data.draw(st.integers(1, order.blocks))
+    try:
+        expected = belady(order, 3, budget)
+    except NoRoomError:
+        with pytest.raises(NoRoomError):
+            hits_of_the_cache(tmp_path_factory.mktemp("cache"), order, 3, budget)
+        return
+    assert hits_of_the_cache(tmp_path_factory.mktemp("cache"), order, 3, budget) == expected
+
+
+def hits_of_least_recently_used(order: SideBySide, epochs: int, budget: int) -> list[bool]:
+    held: dict[int, None] = {}
+    hits = []
+    for epoch in range(epochs):
+        previous: set[int] = set()
+        for position in range(0, order.length, order.tracks):
+            turn = order.indices(epoch, np.arange(position, min(position + order.tracks, order.length)))
+            now = set((turn // order.rows).tolist())
+            for block in now:
+                if block not in previous:
+                    hits.append(block in held)
+                held.pop(block, None)
+                held[block] = None
+            while len(held) > budget:
+                del held[next(iter(held))]
+            previous = now
+    return hits
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+def test_the_share_of_hits_is_the_share_of_the_data_that_is_cached(tmp_path, share):
+    order, epochs = SideBySide(blocks=128, rows=8, tracks=8, seed=1), 5
+    budget = int(share * order.blocks)
+    hits = hits_of_the_cache(tmp_path, order, epochs, budget)[order.blocks :]
+    assert abs(np.mean(hits) - share) < 0.08
+    recent = hits_of_least_recently_used(order, epochs, budget)[order.blocks :]
+    assert np.mean(recent) < np.mean(hits) - 0.1
