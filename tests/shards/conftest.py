@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+collect_ignore_glob = ["fixtures/*.py"]  # scripts, for packages that the tests do without
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache_folder(tmp_path_factory):
