@@ -142,13 +142,16 @@ def _sparse(at: int) -> ShardFormatError:
 
 def _check_sum(header: bytes, at: int) -> None:
     try:
-        stored = int(header[148:156].split(b"\0")[0].strip() or b"0", 8)
+        stored = int(header[148:156].partition(b"\0")[0].strip() or b"0", 8)
     except ValueError:
         stored = -1
-    counted = header[:148] + header[156:]
-    total = sum(counted) + 8 * ord(" ")
+    # The sum counts spaces in place of itself.
+    total = sum(header) - sum(header[148:156]) + 8 * ord(" ")
+    if stored == total:
+        return
     # Some writers count bytes as signed.
-    if stored not in {total, total - 256 * sum(byte >= _SIGN for byte in counted)}:
+    counted = header[:148] + header[156:]
+    if stored != total - 256 * sum(byte >= _SIGN for byte in counted):
         msg = (
             f"has no tar header at offset {at:,}: the checksum there does not fit. It is damaged, "
             f"or no tar file."
@@ -161,7 +164,7 @@ def _number(field: bytes, at: int) -> int:
     if field[0] == _SIGN:
         return int.from_bytes(field[1:], "big")
     try:
-        number = int(field.split(b"\0")[0].strip() or b"0", 8)
+        number = int(field.partition(b"\0")[0].strip() or b"0", 8)
     except ValueError:
         number = -1
     if number < 0:
@@ -178,13 +181,12 @@ def _decimal(text: bytes, at: int) -> int:
 
 
 def _text(field: bytes) -> str:
-    return field.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+    return field.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def _ustar_name(header: bytes) -> str:
     name = _text(header[:100])
-    prefix = _text(header[345:500])
-    return f"{prefix}/{name}" if prefix else name
+    return f"{_text(header[345:500])}/{name}" if header[345] else name
 
 
 def _pax_records(text: bytes, at: int) -> dict[bytes, bytes]:
