@@ -115,7 +115,7 @@ class TarFormat(Format):
         chosen = self.options.columns
         missing = [name for name in chosen or () if name not in known and name != KEY]
         if missing and known:
-            msg = f"No sample has the extension {missing[0]!r}. Choose columns from {known}."
+            msg = f"A file has no sample with {missing[0]!r}. Choose columns from {known}."
             raise ShardSchemaError(msg)
         for extension in known if chosen is None else chosen:
             _decoder(extension, allow_pickle=self.options.allow_pickle)
