@@ -91,7 +91,7 @@ def open_batches(data: memoryview, block: Block, options: ReadOptions) -> Rows:
     batches = _batches(data, block)
     try:
         return rows_of_batches(batches, options.columns)
-    except UnicodeDecodeError as error:
+    except (KeyError, UnicodeDecodeError) as error:
         raise _damaged_block(block, error) from error
 
 
@@ -104,7 +104,7 @@ def write_decoded(
         with pa.OSFile(str(to), "wb") as file, pa.ipc.new_file(file, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, KeyError, UnicodeDecodeError) as error:
         msg = (
             f"A block cannot be decoded: {path}. Found damaged data, or dictionaries inside of "
             f"other columns: {error}. Download it again, or write it without such dictionaries."

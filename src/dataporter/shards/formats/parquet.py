@@ -175,11 +175,16 @@ def _length_by_statistics(column: pq.ColumnChunkMetaData) -> float:
 
 def _find(path: Path, metadata: pq.FileMetaData, block: Block) -> int:
     """Return the number of the row group that a block is."""
+    end = block.offset + block.size
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        if group.num_rows == block.rows and block.offset == min(
-            (_first_byte(group.column(place)) for place in range(group.num_columns)), default=0
-        ):
+        if group.num_rows != block.rows:
+            continue
+        # The first column excludes most row groups, so that few have all their columns read.
+        if group.num_columns and not block.offset <= _first_byte(group.column(0)) < end:
+            continue
+        columns = map(group.column, range(group.num_columns))
+        if min(map(_first_byte, columns), default=0) == block.offset:
             return number
     raise _changed(path, block, "no row group begins there")
 
