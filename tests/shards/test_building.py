@@ -410,7 +410,7 @@ def test_warnings_of_formats_are_given_once_and_kept(data):
     texts = [str(each.message) for each in found]
     assert texts[0] == "10.lines: It is empty. Leave it out."
     assert len(texts) == 4
-    assert texts[3].startswith("There are 3 more warnings about files")
+    assert texts[3].startswith("3 more warnings about files in")
     assert opened(data).warnings == index.warnings  # which raises if it warns again
     assert len(index.warnings) == 6
 

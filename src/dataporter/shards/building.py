@@ -25,6 +25,7 @@ from dataporter.errors import (
     ShardWarning,
     add_note,
 )
+from dataporter.law.explanation import counted
 from dataporter.shards.changes import changes_in_words
 from dataporter.shards.files import Listing
 from dataporter.shards.formats.format import Format
@@ -266,9 +267,7 @@ def _warn(opened: Opened, format: Format) -> None:  # noqa: A002  the word of th
     found = [text for file in about for text in index.warnings_about(file)]
     texts += found[:_SHOWN]
     if len(found) > _SHOWN:
-        texts.append(
-            f"There are {len(found) - _SHOWN:,} more warnings about files in {index.root}. "
-            "`dataporter index` shows all of them."
-        )
+        more = counted(len(found) - _SHOWN, "more warning")
+        texts.append(f"{more} about files in {index.root}: `dataporter index` shows all of them.")
     for text in filter(None, texts):
         warn_user(text, ShardWarning)

@@ -9,6 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
 import pytest
+from terminals import COMMAND, in_terminal
 
 from dataporter.tools.cli.main import run
 
@@ -144,6 +145,13 @@ def test_many_tiny_blocks_are_warned_of(tmp_path):
     write(tmp_path / "a.parquet", 0, 1200, rows=1)
     found = figures(tmp_path)
     assert any("1,200 blocks of 1,200 decoded to less than" in text for text in found["warnings"])
+
+
+def test_a_terminal_shows_a_progress_bar(data):
+    terminal = in_terminal(*COMMAND, "index", ".", cwd=data)
+    assert terminal.status() == 0
+    assert "indexing 3 files" in terminal.text()
+    assert "rows         750" in terminal.text()
 
 
 def test_without_pyarrow_the_command_says_what_to_install(data):

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from dataporter.errors import MissingExtraError
-from dataporter.law.explanation import laid_out
+from dataporter.law.explanation import counted, laid_out
 from dataporter.tools.cli.terminal import make_console, say
 
 if TYPE_CHECKING:
@@ -90,6 +90,6 @@ def _show(figures: IndexFigures) -> None:
         say(console, f"\nWarning: {text}")
     if len(figures.warnings) > _SHOWN:
         more = len(figures.warnings) - _SHOWN
-        say(console, f"\nThere are {more:,} more warnings; --json shows all of them.")
+        say(console, f"\n{counted(more, 'more warning')}: --json shows all of them.")
     if figures.problem is not None:
         say(console, f"\nNot readable: {figures.problem}", "bold")
