@@ -13,13 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from watching import environment, until
-
-sys.path.append(str(Path(__file__).parents[1] / "shards"))
-
 from numbers_format import Numbers, expected, written
 from porters import porter_pids, tidy
 from tracks_order import SideBySide
+from watching import environment, until
 
 from dataporter.law import Plan
 from dataporter.shards.cache import BlockCache
@@ -136,7 +133,6 @@ def test_porters_killed_at_random_moments_change_nothing(tmp_path, index):
 
 JOB = """
 import os, sys
-sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from numbers_format import Numbers, written
 from dataporter.shards.porter import Porter
@@ -157,7 +153,7 @@ for block in range(2, 24):
 @pytest.mark.parametrize("whom", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_job_leaves_no_porter_and_a_cache_that_the_next_one_uses(tmp_path, whom):
     job = subprocess.Popen(
-        [sys.executable, "-c", JOB, tmp_path, Path(__file__).parents[1] / "shards"],
+        [sys.executable, "-c", JOB, tmp_path],
         env=environment(),
         stdout=subprocess.PIPE,
     )
@@ -183,7 +179,7 @@ def test_a_killed_job_leaves_no_porter_and_a_cache_that_the_next_one_uses(tmp_pa
 
 def test_ctrl_c_ends_a_job_without_noise_of_the_porter(tmp_path):
     job = subprocess.Popen(
-        [sys.executable, "-c", JOB, tmp_path, Path(__file__).parents[1] / "shards"],
+        [sys.executable, "-c", JOB, tmp_path],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -216,7 +212,6 @@ def test_a_worker_that_dies_while_it_waits_harms_nobody(tmp_path, index):
 
 ON_A_SMALL_DISK = """
 import logging, os, sys
-sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 import numpy as np
 from numbers_format import Numbers, expected, written
@@ -229,7 +224,7 @@ folder, rows = Path(sys.argv[1]), 16384
 index = written(folder / "source", 24, rows)
 porter = Porter(index, Numbers(), folder=folder / "disk", cache_bytes=24 * rows * 8)
 plan = Plan(length=len(index), batch_size=4)
-if sys.argv[3] == "fits":
+if sys.argv[2] == "fits":
     order = SideBySide(24, rows, 2)
     for epoch in range(2):
         for start in range(0, len(index), 2 * rows):
@@ -257,18 +252,20 @@ def on_a_small_disk(tmp_path: Path, case: str) -> str:
     """Run a script with a file system of 1 MB in memory, in a namespace of its own."""
     (tmp_path / "disk").mkdir()
     command = (
-        f"mount -t tmpfs -o size=1m none {tmp_path}/disk && exec {sys.executable} -c "
-        '"$SCRIPT" "$@"'
+        f'mount -t tmpfs -o size=1m none {tmp_path}/disk && exec {sys.executable} -c "$SCRIPT" "$@"'
     )
     unshare = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
-    if shutil.which("unshare") is None or subprocess.run(
-        [*unshare, f"mount -t tmpfs -o size=1m none {tmp_path}/disk"],
-        capture_output=True,
-        check=False,
-    ).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(
+            [*unshare, f"mount -t tmpfs -o size=1m none {tmp_path}/disk"],
+            capture_output=True,
+            check=False,
+        ).returncode
+    ):
         pytest.skip("this system lets nobody mount a file system of his own")
     done = subprocess.run(
-        [*unshare, command, "sh", tmp_path, Path(__file__).parents[1] / "shards", case],
+        [*unshare, command, "sh", tmp_path, case],
         env={**environment(), "SCRIPT": ON_A_SMALL_DISK},
         capture_output=True,
         text=True,
@@ -288,6 +285,6 @@ def test_a_full_disk_makes_the_cache_smaller_and_warns_once(tmp_path):
 
 def test_a_disk_too_small_for_the_blocks_in_use_is_an_error(tmp_path):
     printed = on_a_small_disk(tmp_path, "does not fit")
-    assert "28 the disk of" in printed.replace("[Errno 28] ", "28 ")
+    assert "28 [Errno 28] The disk of" in printed
     assert "pass cache= a folder on a larger disk" in printed
     assert "left []" in printed

@@ -156,7 +156,9 @@ def test_a_cleared_cache_is_filled_again(cache):
 
 def test_a_file_in_place_of_the_folder_is_named_with_a_remedy(tmp_path):
     (tmp_path / "cache").write_bytes(b"")
-    with pytest.raises(ShardCacheError, match=r"cannot be written to .*cache.*Pass cache=") as caught:
+    with pytest.raises(
+        ShardCacheError, match=r"cannot be written to .*cache.*Pass cache="
+    ) as caught:
         BlockCache(tmp_path / "cache" / "key", BLOCKS, 40)
     assert caught.value.errno is not None
 

@@ -133,7 +133,9 @@ def test_without_an_order_the_oldest_are_evicted(tmp_path, index):
 # Errors
 
 
-def test_an_error_of_decoding_comes_with_its_type_and_message_and_only_for_its_block(tmp_path, index):
+def test_an_error_of_decoding_comes_with_its_type_and_message_and_only_for_its_block(
+    tmp_path, index
+):
     porter = make(tmp_path, index, Numbers(bad=5))
     for _ in range(2):
         with pytest.raises(ShardFormatError, match="is damaged at 640"):
@@ -167,21 +169,21 @@ def test_a_folder_that_cannot_be_written_is_an_error_until_it_can(tmp_path, inde
 def test_a_format_that_cannot_be_loaded_in_the_porter_is_an_error(tmp_path):
     script = """
 import sys
-sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from numbers_format import Numbers, written
 from dataporter.errors import ShardError
 from dataporter.shards.porter import Porter
 class Mine(Numbers):
     pass
-porter = Porter(written(Path(sys.argv[1]) / "source", 2), Mine(), folder=Path(sys.argv[1]) / "cache")
+folder = Path(sys.argv[1])
+porter = Porter(written(folder / "source", 2), Mine(), folder=folder / "cache")
 try:
     porter.path(0)
 except ShardError as error:
     print(error)
 porter.close()
 """
-    assert "Define it in a module" in run_script(script, tmp_path, Path(__file__).parent)
+    assert "Define it in a module" in run_script(script, tmp_path)
 
 
 def test_a_porter_that_cannot_start_is_an_error(tmp_path, index, monkeypatch):
@@ -302,7 +304,7 @@ def test_a_request_comes_before_work_ahead(tmp_path):
     order = SideBySide(200, 16, 1)
     last = int(order.indices(0, np.array([order.length - 1]))[0]) // 16
     porter.announce(order, 0, np.arange(order.length), plan)
-    until(lambda: (tmp_path / "log").exists())
+    until((tmp_path / "log").exists)
     porter.path(last)
     assert len(decodings(tmp_path)) < 100
     porter.close()
@@ -340,7 +342,7 @@ def test_a_copy_that_is_dropped_does_not_end_the_porter(tmp_path, index):
 
 def test_the_porter_holds_no_descriptor_of_the_user_and_ignores_ctrl_c(tmp_path, index):
     reading, writing = os.pipe()
-    os.set_inheritable(writing, True)
+    os.set_inheritable(writing, True)  # noqa: FBT003
     porter = make(tmp_path, index)
     porter.path(0)
     (pid,) = porter_pids()
@@ -359,7 +361,7 @@ def test_another_users_process_is_refused(tmp_path, index, monkeypatch):
     porter.path(0)
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
     porter._state.disconnect()
-    with pytest.raises(ShardError, match="another user"):
+    with pytest.raises(ShardError, match="Another user"):
         porter.path(1)
     monkeypatch.undo()
     porter.close()
@@ -377,16 +379,20 @@ print(json.dumps([name for name in ("torch", "obstore", "fsspec") if name in sys
 def test_a_script_that_ends_without_closing_ends_in_silence(tmp_path):
     script = """
 import sys
-sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from numbers_format import Numbers, written
 from dataporter.shards.porter import Porter
-porter = Porter(written(Path(sys.argv[1]) / "source", 2), Numbers(), folder=Path(sys.argv[1]) / "cache")
+folder = Path(sys.argv[1])
+porter = Porter(written(folder / "source", 2), Numbers(), folder=folder / "cache")
 print(len(porter.map(0)))
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-X", "dev", "-c", script, tmp_path, Path(__file__).parent],
-        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-W", "error", "-X", "dev", "-c", script, tmp_path],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "128\n", "")
 

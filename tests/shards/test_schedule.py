@@ -195,7 +195,11 @@ def belady(order: SideBySide, epochs: int, budget: int) -> list[bool]:
         if block not in held:
             now = epoch * order.length + position
             ahead = [b for _, _, b in future[now:]]
-            free = {b for b in held if not order.uses(epoch)[0][b] <= position <= order.uses(epoch)[1][b]}
+            free = {
+                b
+                for b in held
+                if not order.uses(epoch)[0][b] <= position <= order.uses(epoch)[1][b]
+            }
             while len(held) >= budget:
                 if not free:
                     raise NoRoomError(1, 0)
@@ -225,7 +229,9 @@ def hits_of_least_recently_used(order: SideBySide, epochs: int, budget: int) -> 
     for epoch in range(epochs):
         previous: set[int] = set()
         for position in range(0, order.length, order.tracks):
-            turn = order.indices(epoch, np.arange(position, min(position + order.tracks, order.length)))
+            turn = order.indices(
+                epoch, np.arange(position, min(position + order.tracks, order.length))
+            )
             now = set((turn // order.rows).tolist())
             for block in now:
                 if block not in previous:

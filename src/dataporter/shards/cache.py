@@ -224,7 +224,7 @@ class BlockCache(CachedBlocks):
     def _publish(self, block: int, path: Path) -> int:
         size = path.stat().st_size
         if size == 0:
-            msg = f"block {block} decodes into an empty file."
+            msg = f"Block {block} decodes into an empty file."
             raise ShardFormatError(msg)
         with self._locked():
             self._record(block, size)
@@ -340,7 +340,7 @@ def _named_errors(folder: Path) -> Iterator[None]:
 def _unwritable(folder: Path, error: OSError) -> ShardCacheError:
     """Name the folder that cannot be written, and the remedy."""
     msg = (
-        f"decoded blocks cannot be written to {folder}: {error.strerror or error}. "
+        f"Decoded blocks cannot be written to {folder}: {error.strerror or error}. "
         "Pass cache= a folder on a local disk that this process may write to."
     )
     return ShardCacheError(error.errno, msg)

@@ -123,7 +123,7 @@ class Porter:
             if (mapped := self._blocks.map(block)) is not None:
                 return mapped
         msg = (
-            f"block {block} was evicted {_TRIES} times before it could be read: the jobs that "
+            f"Block {block} was evicted {_TRIES} times before it could be read: the jobs that "
             f"share {self._folder} need more bytes than they were given. Pass a larger "
             "cache_bytes=, or another folder as cache= for one of them."
         )
@@ -184,7 +184,7 @@ class Porter:
         if message[0] == "block":
             what = f" while decoding block {message[1]} of {self._index.path(message[1])}"
         msg = (
-            f"the porter process died {_DEATHS} times in a row{what}. {self._state.last_words()}"
+            f"The porter process died {_DEATHS} times in a row{what}. {self._state.last_words()}"
             "It may have been killed for lack of memory."
         )
         return ShardError(msg)
@@ -210,7 +210,7 @@ class Porter:
                 break
         if not is_ours(connection):
             connection.close()
-            msg = "another user's process has taken the address of the porter. Start again."
+            msg = "Another user's process has taken the address of the porter. Start again."
             raise ShardError(msg)
         self._state.current = connection
         return connection
@@ -244,7 +244,7 @@ class Porter:
                     start_new_session=True,  # Ctrl-C is not for it
                 )
         except OSError as error:
-            msg = f"the porter process cannot start: {error.strerror or error}."
+            msg = f"The porter process cannot start: {error.strerror or error}."
             raise ShardError(msg) from error
         finally:
             listener.close()

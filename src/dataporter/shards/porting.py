@@ -64,7 +64,7 @@ class _Decoders:
         self._index, self._format, self._cores = index, format_, cores
         self.cache = BlockCache(folder, len(index.rows), cache_bytes)
         self.notes: deque[str] = deque()  # for the user
-        self._is_full = False
+        self._disk_error: OSError | None = None  # the first one, if the disk was full
         self.stats = {"decoded": 0, "bytes": 0, "ahead": 0, "hits": 0, "waits": 0}
 
         self._changed = threading.Condition()  # over all of these
@@ -269,38 +269,37 @@ class _Decoders:
                 ages[block] = age
         return ages, 0
 
+    def _make_room_on_disk(self, job: _Job, error: OSError) -> None:
+        """Evict blocks when the disk is full, and keep to what it holds from now on."""
+        self.cache.shrink()
+        with self._changed:
+            if self._disk_error is None:
+                self._disk_error = error
+                self.notes.append(
+                    f"The disk of {self.cache.folder} is full. Decoded blocks keep to "
+                    f"{self.cache.budget:,} bytes from now on, and others are evicted."
+                )
+        self._reserve(job)
+
     def _too_small(self, missing: int) -> ShardCacheError:
+        """Say how many bytes the blocks in use need."""
+        if self._disk_error is not None:
+            return self._disk_full(self._disk_error)
         needed = self.cache.budget + missing
         msg = (
-            f"the cache is too small: blocks in use need {needed:,} bytes, and cache_bytes is "
+            f"The cache is too small: blocks in use need {needed:,} bytes, and cache_bytes is "
             f"{self.cache.budget:,}. Pass cache_bytes={needed} or more, and cache= a folder on a "
             f"larger disk if {self.cache.folder} has no room."
         )
         return ShardCacheError(errno.ENOSPC, msg)
 
-    def _make_room_on_disk(self, job: _Job, error: OSError) -> None:
-        """Evict blocks when the disk is full, and keep to what it holds from now on."""
-        self.cache.shrink()
-        distances, at = self._distances(job)
-        try:
-            self.cache.reserve(job.block, int(self._index.decoded[job.block]), distances, at)
-        except NoRoomError:
-            if job.need is not None:
-                raise
-            raise self._disk_full(error) from error
-        with self._changed:
-            if not self._is_full:
-                self._is_full = True
-                self.notes.append(
-                    f"The disk of {self.cache.folder} is full. Decoded blocks keep to "
-                    f"{self.cache.budget:,} bytes from now on, and others are evicted."
-                )
-
     def _disk_full(self, error: OSError) -> ShardCacheError:
-        folder = self.cache.folder
+        sizes = np.abs(self.cache.sizes())
+        needed = int(sizes.sum()) + int(self._index.decoded.max())
         msg = (
-            f"the disk of {folder} is full: {error.strerror or error}. No block can be evicted "
-            "that is not in use. Free some space, or pass cache= a folder on a larger disk."
+            f"The disk of {self.cache.folder} is full, and all decoded blocks on it are in use: "
+            f"they and the next one need {needed:,} bytes. Free some space, or pass cache= a "
+            "folder on a larger disk."
         )
         return ShardCacheError(error.errno, msg)
 
