@@ -167,3 +167,12 @@ def test_half_of_the_free_disk_is_the_default(tmp_path):
     status = os.statvfs(tmp_path)
     budget = BlockCache(tmp_path / "cache", BLOCKS, None).budget
     assert budget == pytest.approx(status.f_bavail * status.f_frsize / 2, rel=0.2)
+
+
+def test_an_error_of_the_source_is_not_taken_for_one_of_the_cache(cache):
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied", "source")
+
+    with pytest.raises(PermissionError) as caught:
+        cache.add(1, refuse, lambda: None, wait=True)
+    assert type(caught.value) is PermissionError

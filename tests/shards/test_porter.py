@@ -130,6 +130,19 @@ def test_without_an_order_the_oldest_are_evicted(tmp_path, index):
     porter.close()
 
 
+def test_room_that_a_killed_process_reserved_is_found_again(tmp_path, index):
+    porter = make(tmp_path, index, cache_bytes=2 * 128)
+    porter.path(0)
+    entries = np.fromfile(porter._folder / "sizes", np.int64)
+    entries[20] = -2 * 128
+    (porter._folder / "00000020.tmp").write_bytes(b"half")
+    with (porter._folder / "sizes").open("r+b") as table:
+        table.write(entries.tobytes())
+    assert porter.map(1)[:] == expected(index, 1)
+    assert not list(porter._folder.glob("*.tmp"))
+    porter.close()
+
+
 # Errors
 
 

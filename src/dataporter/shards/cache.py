@@ -36,7 +36,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNUSABLE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST),  # no folder to write
     *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),  # a file system without locks
-    errno.EFBIG,  # the system limits the size of files
 )
 _ENTRY = 8  # bytes
 _TEMPORARY = re.compile(r"(\d{8,})\.tmp")
@@ -48,11 +47,13 @@ class CachedBlocks:
     def __init__(self, folder: Path, blocks: int) -> None:
         self.folder = folder
         self._blocks = blocks
-        self._table: int | None = None
+        # Descriptors of the table: the last one is used. The others are of tables that somebody
+        # has removed with the whole cache; another thread may be reading them.
+        self._tables: list[int] = []
 
     def __del__(self) -> None:
-        if self._table is not None:
-            os.close(self._table)
+        for table in self._tables:
+            os.close(table)
 
     def path(self, block: int) -> Path:
         """Return the place of a decoded block, whether or not it is there."""
@@ -64,7 +65,7 @@ class CachedBlocks:
             size = os.stat(f"{self.folder}/{block:08}.block").st_size  # noqa: PTH116  it is faster
         except OSError:
             return False
-        return size == self._recorded(block) or (self._reopen() and size == self._recorded(block))
+        return size == self._recorded(block)
 
     def map(self, block: int) -> mmap.mmap | None:
         """Map a block that was there a moment ago; None if it has been evicted since."""
@@ -78,20 +79,16 @@ class CachedBlocks:
             os.close(descriptor)
 
     def _recorded(self, block: int) -> int:
-        if self._table is None:
-            return 0
-        return int.from_bytes(os.pread(self._table, _ENTRY, block * _ENTRY), "little", signed=True)
+        if not self._tables or os.fstat(self._tables[-1]).st_nlink == 0:
+            try:
+                self._tables.append(self._open_table())
+            except OSError:
+                return 0
+        entry = os.pread(self._tables[-1], _ENTRY, block * _ENTRY)
+        return int.from_bytes(entry, "little", signed=True)
 
-    def _reopen(self) -> bool:
-        """Open the table, which is another one if somebody has cleared the cache."""
-        try:
-            table = os.open(self.folder / "sizes", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        previous, self._table = self._table, table
-        if previous is not None:
-            os.close(previous)
-        return True
+    def _open_table(self) -> int:
+        return os.open(self.folder / "sizes", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class NoRoomError(Exception):
@@ -116,7 +113,7 @@ class BlockCache(CachedBlocks):
         self.evicted = 0
         with _named_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._reopen()
+            self._tables.append(self._open_table())
             self.remove_leftovers()
             self.budget = self._half_of_the_disk() if budget is None else budget
 
@@ -125,14 +122,11 @@ class BlockCache(CachedBlocks):
         status = os.statvfs(self.folder)
         return (status.f_bavail * status.f_frsize + int(np.abs(self.sizes()).sum())) // 2
 
-    def _reopen(self) -> bool:
+    def _open_table(self) -> int:
         table = os.open(self.folder / "sizes", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if os.fstat(table).st_size < self._blocks * _ENTRY:
             _allocate(table, self._blocks * _ENTRY)
-        previous, self._table = self._table, table
-        if previous is not None:
-            os.close(previous)
-        return True
+        return table
 
     # The table
 
@@ -140,28 +134,23 @@ class BlockCache(CachedBlocks):
     def _locked(self) -> Iterator[None]:
         """Keep other threads and processes from changing the table."""
         with self._mutex:
-            if os.fstat(self._descriptor).st_nlink == 0:  # somebody has cleared the cache
+            if os.fstat(self._tables[-1]).st_nlink == 0:  # somebody has cleared the cache
                 self.folder.mkdir(parents=True, exist_ok=True)
-                self._reopen()
-            fcntl.flock(table := self._descriptor, fcntl.LOCK_EX)
+                self._tables.append(self._open_table())
+            fcntl.flock(table := self._tables[-1], fcntl.LOCK_EX)
             try:
                 yield
             finally:
                 fcntl.flock(table, fcntl.LOCK_UN)
 
-    @property
-    def _descriptor(self) -> int:
-        assert self._table is not None  # noqa: S101  opened by the constructor
-        return self._table
-
     def sizes(self) -> NDArray[np.int64]:
         """Read the table; shape (blocks,)."""
-        table = os.pread(self._descriptor, self._blocks * _ENTRY, 0)
+        table = os.pread(self._tables[-1], self._blocks * _ENTRY, 0)
         return np.frombuffer(table, dtype="<i8").astype(np.int64)
 
     def _record(self, block: int, size: int) -> None:
         entry = size.to_bytes(_ENTRY, "little", signed=True)
-        os.pwrite(self._descriptor, entry, block * _ENTRY)
+        os.pwrite(self._tables[-1], entry, block * _ENTRY)
 
     # Blocks that come
 
@@ -178,13 +167,14 @@ class BlockCache(CachedBlocks):
         It returns 0 if the block was there, or if another process is decoding it and `wait` is
         false. `reserve` is called first, under the lock of this block.
         """
-        with _named_errors(self.folder), self._temporary(block, wait=wait) as path:
+        with self._temporary(block, wait=wait) as path:
             if path is None:
                 return 0
             try:
                 self._writing.add(block)
                 reserve()
-                write(path)
+                with _named_errors(self.folder, (errno.EFBIG,)):  # others may be of the source
+                    write(path)
                 return self._publish(block, path)
             except BaseException:
                 path.unlink(missing_ok=True)
@@ -199,14 +189,13 @@ class BlockCache(CachedBlocks):
         """Lock the temporary file of a block; None if there is nothing to write."""
         path = self.folder / f"{block:08}.tmp"
         while not self.holds(block):
-            try:
+            with _named_errors(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)  # if somebody has cleared the cache
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except FileNotFoundError:  # somebody has removed the folder
-                self.folder.mkdir(parents=True, exist_ok=True)
-                continue
             try:
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                    with _named_errors(self.folder):
+                        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 except BlockingIOError:
                     break
                 if not _is_at(descriptor, path):  # renamed or removed before it was locked
@@ -239,7 +228,12 @@ class BlockCache(CachedBlocks):
             if int(np.abs(sizes).sum()) + size > self.budget:
                 self._forget_missing(sizes)
             short = int(np.abs(sizes).sum()) + size - self.budget
-            for victim in _victims(sizes, distances, short, at):
+            try:
+                victims = _victims(sizes, distances, short, at)
+            except NoRoomError:
+                self._record(block, 0)
+                raise
+            for victim in victims:
                 self._evict(int(victim))
             self._record(block, -size)
 
@@ -327,12 +321,12 @@ def _remove_if_nobody_writes(path: Path) -> None:
 
 
 @contextmanager
-def _named_errors(folder: Path) -> Iterator[None]:
+def _named_errors(folder: Path, which: tuple[int, ...] = _UNUSABLE) -> Iterator[None]:
     """Say which folder cannot be written, except that it is full: that has a remedy here."""
     try:
         yield
     except OSError as error:
-        if error.errno in _UNUSABLE and not isinstance(error, ShardCacheError):
+        if error.errno in which and not isinstance(error, ShardCacheError):
             raise _unwritable(folder, error) from error
         raise
 

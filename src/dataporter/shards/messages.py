@@ -8,6 +8,7 @@ import socket
 import struct
 import sys
 import tempfile
+from contextlib import suppress
 from typing import IO, Any
 
 from dataporter.errors import ShardError
@@ -22,6 +23,12 @@ def pack(message: Any) -> bytes:
     """Pack a message for `socket.sendall`."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(body)) + body
+
+
+def answer(connection: socket.socket, message: Any) -> None:
+    """Answer a client. If it has gone, it will ask again if it still needs the answer."""
+    with suppress(OSError):
+        connection.sendall(pack(message))
 
 
 def receive(connection: socket.socket) -> Any:

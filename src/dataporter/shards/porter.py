@@ -142,7 +142,7 @@ class Porter:
             for _ in range(2):  # the second time if the porter has died meanwhile
                 connection = self._connection()
                 while _has_arrived(connection):
-                    _log_note(receive(connection))
+                    _is_note(*receive(connection))
                 has_order = self._state.announced != identity
                 message = pack(("announce", has_order, plan, epoch, start, stop))
                 if _sent_at_once(connection, message, order if has_order else None):
@@ -314,9 +314,10 @@ def _leave(owner: int, state: _Connections, address: str | None) -> None:
 
 def _received(connection: socket.socket) -> tuple[bytes | None, Any]:
     """Wait for an answer, and log the notes that come before it."""
-    while _log_note(answer := receive(connection)):
-        pass
-    return answer
+    while True:
+        error, answer = receive(connection)
+        if not _is_note(error, answer):
+            return error, answer
 
 
 def _has_arrived(connection: socket.socket) -> bool:
@@ -325,11 +326,12 @@ def _has_arrived(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _log_note(answer: Any) -> bool:
-    kind, text = answer
-    if kind == NOTE:
-        _logger.warning(text)
-    return kind == NOTE
+def _is_note(kind: object, text: Any) -> bool:
+    """Log a note of the porter's, and return True if it is one."""
+    if kind != NOTE:
+        return False
+    _logger.warning(text)
+    return True
 
 
 def _sent_at_once(connection: socket.socket, message: bytes, order: Order | None) -> bool:

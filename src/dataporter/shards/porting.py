@@ -1,314 +1,29 @@
 """The porter: the process that decodes blocks for one rank's main process and its workers.
 
 `Porter` starts it as `python -m dataporter.shards.porting`, with a socket that listens already as
-its argument and the dataset as its standard input. It imports no torch. Three kinds of threads:
-
-- the main thread reads messages and answers all that needs no decoding;
-- decoders take requests first, then blocks that the schedule says are next;
-- no more decoders work ahead than there are cores, and one more waits for requests.
-
-It ends when no process has been connected for a while. Whatever it held is in the cache, or is
-decoded again: a new porter may follow it at any time.
+its argument and the dataset as its standard input. It imports no torch. The main thread reads
+messages and `decoding` has the threads that decode. It ends when no process has been connected for
+a while. Whatever it held is in the cache, or is decoded again: a new porter may follow it at any
+time.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import selectors
 import signal
 import socket
 import sys
-import threading
-import time
-from collections import deque
-from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dataporter.errors import ShardCacheError, ShardChangedError, ShardError
+from dataporter.errors import ShardError
 from dataporter.law import Order
-from dataporter.shards.cache import FULL, BlockCache, NoRoomError
-from dataporter.shards.formats.format import Format
-from dataporter.shards.index import Index
-from dataporter.shards.messages import NOTE, Incoming, is_ours, pack, packed_error
-from dataporter.shards.schedule import Lookahead, Need, Standing
+from dataporter.shards.decoding import Decoders
+from dataporter.shards.messages import NOTE, Incoming, answer, is_ours, packed_error
+from dataporter.shards.schedule import Standing
 
-LINGER = 3.0  # seconds without a connection after which a porter ends
-_AHEAD_BYTES = 4 << 30  # at most are decoded ahead, and at most a quarter of the cache
-_PATIENCE = 0.02  # seconds between two looks for room
-_NICE = 5  # of decoders that work ahead: workers and requests come first
-
-
-@dataclass(eq=False)
-class _Job:
-    """A block that is decoded, or is going to be."""
-
-    block: int
-    need: Need | None = None  # the reason, if nobody has asked for it yet
-    ahead: Lookahead | None = None
-    waiting: list[socket.socket] = field(default_factory=list)
-
-
-class _Decoders:
-    """Threads that decode blocks into the cache."""
-
-    def __init__(
-        self, index: Index, format_: Format, folder: Path, cache_bytes: int | None, cores: int
-    ) -> None:
-        self._index, self._format, self._cores = index, format_, cores
-        self.cache = BlockCache(folder, len(index.rows), cache_bytes)
-        self.notes: deque[str] = deque()  # for the user
-        self._disk_error: OSError | None = None  # the first one, if the disk was full
-        self.stats = {"decoded": 0, "bytes": 0, "ahead": 0, "hits": 0, "waits": 0}
-
-        self._changed = threading.Condition()  # over all of these
-        self._jobs: dict[int, _Job] = {}  # by block
-        self._requests: deque[_Job] = deque()
-        self._working_ahead = 0
-        self._touched: dict[int, None] = {}  # blocks that were decoded here, the latest last
-        self._news: list[tuple[Incoming, Standing | None]] = []  # announcements, not yet applied
-        self._announcements = 0
-        self._exhausted = 0  # the number of announcements after which no more is to do ahead
-
-        # An order may take long to find what is next; requests do not wait for this lock.
-        self._schedule = threading.Lock()
-        self._lookaheads: dict[Incoming, Lookahead] = {}  # by the process that announces
-        for _ in range(cores + 1):
-            threading.Thread(target=self._work, daemon=True).start()
-
-    # Called by the main thread
-
-    def request(self, block: int, hits: int, connection: socket.socket) -> None:
-        """Answer on a connection when a block is in the cache."""
-        with self._changed:
-            self.stats["waits"] += 1
-            self.stats["hits"] += hits
-            job = self._jobs.get(block)
-            if job is None:
-                job = self._jobs[block] = _Job(block)
-                self._requests.append(job)
-                self._changed.notify()
-            job.waiting.append(connection)
-
-    def announce(self, announcer: Incoming, standing: Standing | None) -> None:
-        """Take note of where a process stands, or that it is gone."""
-        with self._changed:
-            self._news.append((announcer, standing))
-            self._announcements += 1
-            self._changed.notify_all()
-
-    def statistics(self) -> dict[str, int]:
-        with self._changed:
-            return {**self.stats, "evicted": self.cache.evicted, "budget": self.cache.budget}
-
-    # Threads
-
-    def _work(self) -> None:
-        while True:
-            job = self._take()
-            if job.need is not None:
-                _be_nice(_NICE)
-            try:
-                outcome = self._decode(job)
-            except NoRoomError:
-                outcome = None
-            except BaseException as error:  # noqa: BLE001  it is raised where the block is needed
-                outcome = error
-            if job.need is not None:
-                _be_nice(0)
-            self._finish(job, outcome)
-
-    def _take(self) -> _Job:
-        """Wait for a block to decode: a request, or a block that is needed soon."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._requests or self._may_look_ahead())
-                if self._requests:
-                    return self._requests.popleft()
-                self._working_ahead += 1
-                announcements = self._announcements
-            if job := self._next_ahead():
-                return job
-            with self._changed:
-                self._working_ahead -= 1
-                self._exhausted = announcements
-
-    def _may_look_ahead(self) -> bool:
-        return self._exhausted != self._announcements and self._working_ahead < self._cores
-
-    def _next_ahead(self) -> _Job | None:
-        with self._schedule:
-            for ahead in self._up_to_date():
-                while need := ahead.next():
-                    with self._changed:
-                        if need.block not in self._jobs and not self.cache.holds(need.block):
-                            job = self._jobs[need.block] = _Job(need.block, need, ahead)
-                            return job
-        return None
-
-    def _up_to_date(self) -> list[Lookahead]:
-        """Apply the announcements. Callers hold the lock of the schedule."""
-        with self._changed:
-            news, self._news = self._news, []
-        for announcer, standing in news:
-            if standing is None:
-                self._lookaheads.pop(announcer, None)
-                continue
-            if announcer not in self._lookaheads:
-                bound = min(_AHEAD_BYTES, self.cache.budget // 4)
-                index = self._index
-                self._lookaheads[announcer] = Lookahead(index.ends, index.decoded, bound)
-            self._lookaheads[announcer].announce(standing)
-        return list(self._lookaheads.values())
-
-    def _decode(self, job: _Job) -> bool:
-        """Decode a block; False if another process is decoding it."""
-        asked = job.need is None
-        try:
-            size = self.cache.add(
-                job.block, lambda to: self._write(job, to), lambda: self._reserve(job), wait=asked
-            )
-        except OSError as error:
-            if error.errno in FULL and not isinstance(error, ShardCacheError):
-                raise self._disk_full(error) from error
-            raise
-        with self._changed:
-            self._touched.pop(job.block, None)
-            self._touched[job.block] = None
-            self.stats["decoded"] += size > 0
-            self.stats["bytes"] += size
-            self.stats["ahead"] += size > 0 and not asked
-        return size > 0 or self.cache.holds(job.block)
-
-    def _finish(self, job: _Job, outcome: bool | BaseException | None) -> None:
-        if outcome is None and job.need is not None and job.ahead is not None:
-            with self._schedule:
-                job.ahead.refuse(job.need)
-        with self._changed:
-            if job.need is not None:
-                self._working_ahead -= 1
-                if job.waiting and outcome is not True:  # it was asked for meanwhile
-                    job.need = None
-                    self._requests.append(job)
-                    self._changed.notify()
-                    return
-            del self._jobs[job.block]
-            self._changed.notify()
-        error = packed_error(outcome) if isinstance(outcome, BaseException) else None
-        for connection in job.waiting:
-            _answer(connection, (error, None))
-
-    # One block
-
-    def _write(self, job: _Job, to: Path) -> None:
-        path, block = self._index.path(job.block), self._index.block(job.block)
-        schema = self._index.schema(job.block)
-        while True:
-            self._check_unchanged(job.block)
-            try:
-                self._format.decode(path, block, schema, to)
-            except OSError as error:
-                self._check_unchanged(job.block)
-                if error.errno not in FULL:
-                    raise
-                self._make_room_on_disk(job, error)
-            else:
-                break
-        self._check_unchanged(job.block)
-
-    def _check_unchanged(self, block: int) -> None:
-        path, file = self._index.path(block), int(self._index.file[block])
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            msg = f"{path} was removed since it was indexed. Put it back, or index the data again."
-            raise ShardChangedError(msg) from None
-        found = (status.st_size, status.st_mtime_ns)
-        expected = (int(self._index.sizes[file]), int(self._index.modified[file]))
-        if found != expected:
-            msg = (
-                f"{path} was changed since it was indexed: {found[0]:,} bytes, modified at "
-                f"{found[1]} ns, expected {expected[0]:,} bytes, modified at {expected[1]} ns. "
-                "Put the file back, or index the data again."
-            )
-            raise ShardChangedError(msg)
-
-    def _reserve(self, job: _Job) -> None:
-        """Reserve room for a block. A block that was asked for waits for others in the making."""
-        size = int(self._index.decoded[job.block])
-        while True:
-            distances, at = self._distances(job)
-            try:
-                self.cache.reserve(job.block, size, distances, at)
-            except NoRoomError as error:
-                if job.need is not None:
-                    raise
-                if not error.reserved:
-                    raise self._too_small(error.missing) from None
-                time.sleep(_PATIENCE)
-            else:
-                return
-
-    def _distances(self, job: _Job) -> tuple[NDArray[np.int64], int]:
-        """Count the positions to the next use of each block, and of the block of a job."""
-        with self._schedule:
-            lookaheads = self._up_to_date()
-            known = [far for ahead in lookaheads if (far := ahead.distances()) is not None]
-            if known:
-                at = job.ahead.distance(job.need) if job.ahead and job.need else 0
-                return np.minimum.reduce(known), at
-        with self._changed:  # without an order, the latest are used again soonest
-            ages = np.full(len(self._index.rows), 1 + len(self._touched), np.int64)
-            for age, block in enumerate(reversed(self._touched), start=1):
-                ages[block] = age
-        return ages, 0
-
-    def _make_room_on_disk(self, job: _Job, error: OSError) -> None:
-        """Evict blocks when the disk is full, and keep to what it holds from now on."""
-        self.cache.shrink()
-        with self._changed:
-            if self._disk_error is None:
-                self._disk_error = error
-                self.notes.append(
-                    f"The disk of {self.cache.folder} is full. Decoded blocks keep to "
-                    f"{self.cache.budget:,} bytes from now on, and others are evicted."
-                )
-        self._reserve(job)
-
-    def _too_small(self, missing: int) -> ShardCacheError:
-        """Say how many bytes the blocks in use need."""
-        if self._disk_error is not None:
-            return self._disk_full(self._disk_error)
-        needed = self.cache.budget + missing
-        msg = (
-            f"The cache is too small: blocks in use need {needed:,} bytes, and cache_bytes is "
-            f"{self.cache.budget:,}. Pass cache_bytes={needed} or more, and cache= a folder on a "
-            f"larger disk if {self.cache.folder} has no room."
-        )
-        return ShardCacheError(errno.ENOSPC, msg)
-
-    def _disk_full(self, error: OSError) -> ShardCacheError:
-        sizes = np.abs(self.cache.sizes())
-        needed = int(sizes.sum()) + int(self._index.decoded.max())
-        msg = (
-            f"The disk of {self.cache.folder} is full, and all decoded blocks on it are in use: "
-            f"they and the next one need {needed:,} bytes. Free some space, or pass cache= a "
-            "folder on a larger disk."
-        )
-        return ShardCacheError(error.errno, msg)
-
-
-def _be_nice(level: int) -> None:
-    """Give this thread a priority. The system may refuse to raise it again."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), level)
+_LINGER = 3.0  # seconds without a connection after which a porter ends
 
 
 class _Server:
@@ -317,12 +32,12 @@ class _Server:
     def __init__(self, listener: socket.socket, dataset: IO[bytes]) -> None:
         self._listener = listener
         self._dataset = dataset
-        self.decoders: _Decoders | None = None
+        self.decoders: Decoders | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._clients: set[Incoming] = set()
         self._orders: dict[Incoming, Order | None] = {}  # of each process that announces
-        self._linger = LINGER
+        self._linger = _LINGER
 
     def serve(self) -> None:
         """Serve until no process has been connected for a while."""
@@ -344,7 +59,7 @@ class _Server:
         client = Incoming(connection)
         self._clients.add(client)
         self._selector.register(connection, selectors.EVENT_READ, client)
-        self._linger = LINGER
+        self._linger = _LINGER
 
     def _read(self, client: Incoming) -> None:
         messages = client.receive()
@@ -359,9 +74,9 @@ class _Server:
                 self._handle(self._started(), client, kind, values)
             except Exception as error:  # noqa: BLE001  it is raised where a block is needed
                 if kind != "announce":
-                    _answer(client.connection, (packed_error(error), None))
+                    answer(client.connection, (packed_error(error), None))
 
-    def _started(self) -> _Decoders:
+    def _started(self) -> Decoders:
         """Start the decoders at the first message, and again if they could not start."""
         if self.decoders is None:
             self._dataset.seek(0)
@@ -373,14 +88,15 @@ class _Server:
                     "Define it in a module that can be imported."
                 )
                 raise ShardError(msg) from error
-            self.decoders = _Decoders(*dataset)
+            self.decoders = Decoders(*dataset)
         return self.decoders
 
-    def _handle(self, decoders: _Decoders, client: Incoming, kind: str, values: list[Any]) -> None:
+    def _handle(self, decoders: Decoders, client: Incoming, kind: str, values: list[Any]) -> None:
         if kind == "block":
-            decoders.request(*values, client.connection)
+            block, hits = values
+            decoders.request(block, hits, client.connection)
         elif kind == "stats":
-            _answer(client.connection, (None, decoders.statistics()))
+            answer(client.connection, (None, decoders.statistics()))
         elif kind == "announce":
             has_order, plan, epoch, start, stop = values
             if has_order:
@@ -389,7 +105,7 @@ class _Server:
             if order := self._orders.get(client):
                 decoders.announce(client, Standing(order, plan, epoch, start, stop))
             while decoders.notes:  # announced or asked next time, this process reads it
-                _answer(client.connection, (NOTE, decoders.notes.popleft()))
+                answer(client.connection, (NOTE, decoders.notes.popleft()))
 
     def _drop(self, client: Incoming) -> None:
         self._selector.unregister(client.connection)
@@ -397,11 +113,6 @@ class _Server:
         if self._orders.pop(client, None) is not None and self.decoders is not None:
             self.decoders.announce(client, None)
         client.close()
-
-
-def _answer(connection: socket.socket, answer: Any) -> None:
-    with suppress(OSError):  # it has gone, and will ask again if it still needs the answer
-        connection.sendall(pack(answer))
 
 
 def main() -> None:
