@@ -6,9 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dataporter.law import Order
+from dataporter.shards.tracks import Uses
+
 
 @dataclass(frozen=True)
-class SideBySide:
+class SideBySide(Order):
     """`blocks` blocks of `rows` rows, laid end to end, cut into `tracks`, read in turns."""
 
     blocks: int
@@ -28,7 +31,7 @@ class SideBySide:
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return _epoch(self, epoch)[positions]
 
-    def uses(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def uses(self, epoch: int) -> Uses:
         return _uses(self, epoch)
 
 
@@ -44,8 +47,8 @@ def _epoch(order: SideBySide, epoch: int) -> NDArray[np.int64]:
 
 
 @functools.lru_cache(maxsize=64)
-def _uses(order: SideBySide, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _uses(order: SideBySide, epoch: int) -> Uses:
     blocks = _epoch(order, epoch) // order.rows
     first = np.unique(blocks, return_index=True)[1]
     last = len(blocks) - 1 - np.unique(blocks[::-1], return_index=True)[1]
-    return first, last
+    return Uses(np.arange(order.blocks), first, last)

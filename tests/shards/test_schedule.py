@@ -11,7 +11,7 @@ from tracks_order import SideBySide
 
 from dataporter.law import Plan, ShuffledOrder, Topology
 from dataporter.shards.cache import NEVER, BlockCache, NoRoomError
-from dataporter.shards.schedule import Lookahead, Standing, distances, needs
+from dataporter.shards.schedule import Lookahead, Standing, distances, needs, stretch
 
 orders = st.builds(
     SideBySide,
@@ -64,6 +64,17 @@ def test_an_epoch_without_positions_ends_the_needs():
     assert list(needs(ends_of(order), now)) == []
 
 
+@given(st.integers(1, 40000), st.integers(1, 3), st.integers(1, 9), st.data())
+def test_the_needs_of_an_announcement_begin_with_its_positions(length, world, batch, data):
+    order = ShuffledOrder(length)
+    rank, start = data.draw(st.integers(0, world - 1)), data.draw(st.integers(0, length - 1))
+    plan = standing(order, batch=batch, rank=rank, world=world).plan
+    for positions in plan.blocks(start):
+        if positions[0] >= start + rank:  # else the first one is padding already
+            begin, _ = stretch(order, 0, positions, plan)
+            assert next(plan.blocks(begin))[: len(positions)].tolist() == positions.tolist()
+
+
 # Distances
 
 
@@ -73,7 +84,7 @@ def test_distances_count_positions_to_the_next_use(order, data):
     found = distances(standing(order, epoch=2, start=start), order.blocks)
     both = [order.indices(epoch, np.arange(order.length)) // order.rows for epoch in (2, 3)]
     for block in range(order.blocks):
-        first, last = (edge[block] for edge in order.uses(2))
+        first, last = order.uses(2).first[block], order.uses(2).last[block]
         if first <= start <= last:
             assert found[block] == 0  # in use, also where the position itself is another block's
         else:
@@ -82,12 +93,7 @@ def test_distances_count_positions_to_the_next_use(order, data):
 
 
 def test_a_block_that_is_never_read_is_infinitely_far():
-    class Part(SideBySide):
-        def uses(self, epoch):
-            first, last = super().uses(epoch)
-            return np.append(first, 0), np.append(last, -1)
-
-    assert distances(standing(Part(4, 2, 1)), 5)[4] == NEVER
+    assert distances(standing(SideBySide(4, 2, 1)), 5)[4] == NEVER
 
 
 def test_without_uses_every_block_is_in_use():
@@ -160,7 +166,7 @@ def accesses(order: SideBySide, epochs: int) -> list[tuple[int, int, int]]:
     """(epoch, position, block) where each block is first used, in order."""
     found = []
     for epoch in range(epochs):
-        first, _ = order.uses(epoch)
+        first = order.uses(epoch).first
         found += [(epoch, int(first[block]), int(block)) for block in np.argsort(first)]
     return found
 
@@ -195,11 +201,8 @@ def belady(order: SideBySide, epochs: int, budget: int) -> list[bool]:
         if block not in held:
             now = epoch * order.length + position
             ahead = [b for _, _, b in future[now:]]
-            free = {
-                b
-                for b in held
-                if not order.uses(epoch)[0][b] <= position <= order.uses(epoch)[1][b]
-            }
+            _, first, last = order.uses(epoch)
+            free = {b for b in held if not first[b] <= position <= last[b]}
             while len(held) >= budget:
                 if not free:
                     raise NoRoomError(1, 0)

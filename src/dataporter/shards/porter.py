@@ -40,6 +40,7 @@ from dataporter.shards.cache import CachedBlocks
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.messages import NOTE, attached, is_ours, pack, receive, unnamed_file
+from dataporter.shards.schedule import stretch
 
 _logger = logging.getLogger("dataporter.shards")
 
@@ -137,7 +138,7 @@ class Porter:
         if not len(positions):
             return
         identity = (order.id, order.seed, order.length)
-        start, stop = int(positions.min()), int(positions.max()) + 1
+        start, stop = stretch(order, epoch, positions, plan)
         with suppress(Exception):  # an order that cannot be pickled; `path` reports the rest
             for _ in range(2):  # the second time if the porter has died meanwhile
                 connection = self._connection()
