@@ -28,7 +28,7 @@ class Backwards(Order):
         return f"backwards-1 {self.run}"
 
     def indices(self, epoch, positions):
-        self.told.append(("indices", epoch, len(positions)))
+        self.told.append(("indices", epoch, positions))
         return self.length - 1 - positions
 
     def with_seed(self, seed):
@@ -41,8 +41,8 @@ class Backwards(Order):
     def deal(self, epoch, positions):  # noqa: ARG002
         return positions // self.run % 2
 
-    def announce(self, epoch, positions, plan):  # noqa: ARG002
-        self.told.append(("announce", epoch, len(positions)))
+    def announce(self, epoch, start, stop, plan):
+        self.told.append(("announce", epoch, (start, stop, plan)))
 
 
 class Numbers:
@@ -83,15 +83,29 @@ def test_the_dataset_hears_of_the_step_and_of_the_ranks():
     assert loader.dataset.asked[-1] == (True, 12, 3)
 
 
-def test_positions_are_announced_before_they_are_read():
-    loader = loader_of(10, 4)
-    list(loader)
-    list(loader)
-    announced = [told for told in loader.dataset.told if told[0] == "announce"]
-    assert announced == [("announce", 0, 10), ("announce", 1, 10)]
-    assert loader.dataset.told.index(("announce", 0, 10)) < loader.dataset.told.index(
-        ("indices", 0, 10)
-    )
+@given(
+    length=st.integers(1, 40_000),
+    world_size=st.integers(1, 3),
+    batch_size=st.integers(1, 4000),
+    data=st.data(),
+)
+@settings(max_examples=30)
+def test_steps_are_announced_before_they_are_read(length, world_size, batch_size, data):
+    rank, start = data.draw(st.integers(0, world_size - 1)), data.draw(st.integers(0, length - 1))
+    loader = loader_of(length, batch_size, rank, world_size)
+    loader.seek(2, start)
+    for _ in loader:
+        pass
+    told = loader.dataset.told
+    reached = start
+    for (what, epoch, announced), (then, _, positions) in zip(told[::2], told[1::2], strict=True):
+        assert (what, then, epoch) == ("announce", "indices", 2)
+        begin, end, plan = announced
+        assert begin == reached
+        expected = plan.blocks(begin, lambda each: each // (world_size * batch_size) % 2)
+        assert np.array_equal(next(expected)[: len(positions)], positions)
+        reached = end
+    assert reached == length
 
 
 def test_a_step_is_dealt_as_the_order_says():

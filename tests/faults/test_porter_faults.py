@@ -75,7 +75,7 @@ def test_an_announcement_reaches_the_porter_that_replaces_a_killed_one(tmp_path,
     porter, order = make(tmp_path, index), SideBySide(BLOCKS, 16, 2)
     plan = Plan(length=len(index), batch_size=4)
     for epoch in range(3):
-        porter.announce(order, epoch, np.arange(len(index)), plan)
+        porter.announce(order, epoch, 0, len(index), plan)
         until(lambda: porter.stats()["decoded"] >= BLOCKS * (epoch == 0))
         for pid in porter_pids():
             os.kill(pid, signal.SIGKILL)
@@ -229,19 +229,19 @@ if sys.argv[2] == "fits":
     for epoch in range(2):
         for start in range(0, len(index), 2 * rows):
             positions = np.arange(start, start + 2 * rows)
-            porter.announce(order, epoch, positions, plan)
+            porter.announce(order, epoch, start, start + 2 * rows, plan)
             for block in dict.fromkeys((order.indices(epoch, positions) // rows).tolist()):
                 assert porter.map(block)[:] == expected(index, block)
     print("read all")
 else:
-    porter.announce(ShuffledOrder(len(index)), 0, next(plan.blocks()), plan)
+    porter.announce(ShuffledOrder(len(index)), 0, 0, len(index), plan)
     try:
         for block in range(24):
             porter.map(block)
     except ShardCacheError as error:
         print(error.errno, error)
 from watching import until
-porter.announce(ShuffledOrder(len(index), seed=5), 9, np.arange(1), plan)
+porter.announce(ShuffledOrder(len(index), seed=5), 9, 0, 1, plan)
 until(lambda: not list(porter._folder.glob("*.tmp")))
 print("left", [p.name for p in porter._folder.glob("*.tmp")])
 porter.close()

@@ -81,7 +81,7 @@ def test_other_columns_have_a_folder_of_their_own(tmp_path, index):
 def test_all_of_an_announced_order_is_decoded_ahead(tmp_path, index):
     porter = make(tmp_path, index)
     plan = Plan(length=len(index), batch_size=4)
-    porter.announce(ShuffledOrder(len(index)), 0, next(plan.blocks()), plan)
+    porter.announce(ShuffledOrder(len(index)), 0, 0, len(index), plan)
     until(lambda: porter.stats()["decoded"] == BLOCKS)
     assert sorted(decodings(tmp_path)) == list(range(BLOCKS))
     assert porter.stats()["waits"] == 0
@@ -95,7 +95,7 @@ def test_decoding_ahead_keeps_to_the_cache_and_never_asks_twice(tmp_path, index)
     for epoch in range(3):
         for first in range(0, len(index), 32):
             positions = np.arange(first, first + 32)
-            porter.announce(order, epoch, positions, plan)
+            porter.announce(order, epoch, first, first + 32, plan)
             for block in dict.fromkeys((order.indices(epoch, positions) // 16).tolist()):
                 assert porter.map(block)[:] == expected(index, block)
             sizes = np.fromfile(porter._folder / "sizes", np.int64)
@@ -113,7 +113,7 @@ def test_decoding_ahead_keeps_to_the_cache_and_never_asks_twice(tmp_path, index)
 def test_a_cache_too_small_for_the_blocks_in_use_says_how_many_bytes_it_needs(tmp_path, index):
     porter = make(tmp_path, index, cache_bytes=3 * 128)
     plan = Plan(length=len(index), batch_size=4)
-    porter.announce(ShuffledOrder(len(index)), 0, next(plan.blocks()), plan)
+    porter.announce(ShuffledOrder(len(index)), 0, 0, len(index), plan)
     with pytest.raises(ShardCacheError, match=r"need 512 bytes.*cache_bytes=512 or more"):
         for block in range(BLOCKS):
             porter.map(block)
@@ -223,7 +223,7 @@ def test_an_order_that_cannot_be_pickled_is_not_announced(tmp_path, index):
 
     porter = make(tmp_path, index)
     plan = Plan(length=len(index), batch_size=4)
-    porter.announce(Local(BLOCKS, 16, 1), 0, np.arange(4), plan)
+    porter.announce(Local(BLOCKS, 16, 1), 0, 0, 4, plan)
     assert porter.map(0)[:] == expected(index, 0)
     porter.close()
 
@@ -316,7 +316,7 @@ def test_a_request_comes_before_work_ahead(tmp_path):
     plan = Plan(length=len(index), batch_size=4)
     order = SideBySide(200, 16, 1)
     last = int(order.indices(0, np.array([order.length - 1]))[0]) // 16
-    porter.announce(order, 0, np.arange(order.length), plan)
+    porter.announce(order, 0, 0, order.length, plan)
     until((tmp_path / "log").exists)
     porter.path(last)
     assert len(decodings(tmp_path)) < 100

@@ -11,7 +11,7 @@ from tracks_order import SideBySide
 
 from dataporter.law import Plan, ShuffledOrder, Topology
 from dataporter.shards.cache import NEVER, BlockCache, NoRoomError
-from dataporter.shards.schedule import Lookahead, Standing, distances, needs, stretch
+from dataporter.shards.schedule import Lookahead, Standing, distances, needs
 
 orders = st.builds(
     SideBySide,
@@ -62,17 +62,6 @@ def test_an_epoch_without_positions_ends_the_needs():
     order = SideBySide(1, 3, 1)
     now = standing(order, batch=2, world=2, tail="drop")
     assert list(needs(ends_of(order), now)) == []
-
-
-@given(st.integers(1, 40000), st.integers(1, 3), st.integers(1, 9), st.data())
-def test_the_needs_of_an_announcement_begin_with_its_positions(length, world, batch, data):
-    order = ShuffledOrder(length)
-    rank, start = data.draw(st.integers(0, world - 1)), data.draw(st.integers(0, length - 1))
-    plan = standing(order, batch=batch, rank=rank, world=world).plan
-    for positions in plan.blocks(start):
-        if positions[0] >= start + rank:  # else the first one is padding already
-            begin, _ = stretch(order, 0, positions, plan)
-            assert next(plan.blocks(begin))[: len(positions)].tolist() == positions.tolist()
 
 
 # Distances

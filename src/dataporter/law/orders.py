@@ -58,10 +58,11 @@ class Order(ABC):
         """
         return None
 
-    def announce(self, epoch: int, positions: NDArray[np.int64], plan: Plan) -> None:  # noqa: B027
-        """Take note that `positions` of this rank are about to be read; `plan` says what follows.
+    def announce(self, epoch: int, start: int, stop: int, plan: Plan) -> None:  # noqa: B027
+        """Take note that the ranks' steps from position `start` to `stop` are about to be read.
 
-        An order over slow storage can have it fetched. It must return at once.
+        `plan` says which positions are this rank's, and what follows. An order over slow storage
+        can have it fetched. It must return at once.
         """
 
 

@@ -174,8 +174,8 @@ class PortedOrder(Order):
     def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
         return self.order.deal(epoch, positions)
 
-    def announce(self, epoch: int, positions: NDArray[np.int64], plan: Plan) -> None:
-        self.porter.announce(self.order, epoch, positions, plan)
+    def announce(self, epoch: int, start: int, stop: int, plan: Plan) -> None:
+        self.porter.announce(self.order, epoch, start, stop, plan)
 
 
 def _checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -31,16 +31,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dataporter.errors import ShardCacheError, ShardError
 from dataporter.law import Order, Plan
 from dataporter.shards.cache import CachedBlocks
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.messages import NOTE, attached, is_ours, pack, receive, unnamed_file
-from dataporter.shards.schedule import stretch
 
 _logger = logging.getLogger("dataporter.shards")
 
@@ -130,16 +126,13 @@ class Porter:
         )
         raise ShardCacheError(errno.ENOSPC, msg)
 
-    def announce(self, order: Order, epoch: int, positions: NDArray[np.int64], plan: Plan) -> None:
-        """Say which positions of this rank are next, so that their blocks are decoded ahead.
+    def announce(self, order: Order, epoch: int, start: int, stop: int, plan: Plan) -> None:
+        """Say which steps are next, so that their blocks are decoded ahead.
 
         It never waits. An announcement that cannot be sent is lost, and costs only time.
         """
-        if not len(positions):
-            return
         identity = (order.id, order.seed, order.length)
-        start, stop = stretch(order, epoch, positions, plan)
-        with suppress(Exception):  # an order that cannot be pickled; `path` reports the rest
+        with suppress(OSError, ShardError):  # `path` will say what is wrong
             for _ in range(2):  # the second time if the porter has died meanwhile
                 connection = self._connection()
                 while _has_arrived(connection):

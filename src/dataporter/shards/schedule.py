@@ -48,20 +48,6 @@ class KnowsUses(Protocol):
         ...
 
 
-def stretch(order: Order, epoch: int, positions: NDArray[np.int64], plan: Plan) -> tuple[int, int]:
-    """Return where the steps of one rank's positions begin and end, for all ranks.
-
-    Where an order deals, the beginning is taken for a multiple of the step. After a resume it may
-    be less than a step off, which costs a few blocks that other ranks read.
-    """
-    first, stop = int(positions[0]), int(positions.max()) + 1
-    if plan.topology.world_size == 1 or order.deal(epoch, positions[:1]) is None:
-        return max(first - plan.topology.rank, 0), stop
-    # At the end of an epoch, `tail="pad"` fills up with its first positions.
-    lowest = int(positions[positions > first - plan.step_size].min())
-    return lowest // plan.step_size * plan.step_size, stop
-
-
 def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
     """Yield the blocks of one rank by first use in each epoch, epoch after epoch, without end."""
     order, plan, epoch, start, _ = standing

@@ -189,10 +189,13 @@ class PlannedSource(Source):
 
 def _tasks(progress: Progress, order: Order, plan: Plan, keys: EpochKeys) -> Iterator[Task]:
     number, size = progress.batches_processed, plan.batch_size
+    start = progress.samples_processed
     deal = functools.partial(order.deal, progress.epoch)
-    for block in plan.blocks(progress.samples_processed, deal):
+    for block in plan.blocks(start, deal):
         positions = around(progress.ahead, block) if progress.ahead else block
-        order.announce(progress.epoch, positions, plan)
+        stop = plan.position_after(start, -(-len(block) // size))
+        order.announce(progress.epoch, start, stop, plan)
+        start = stop
         indices = order.indices(progress.epoch, positions)
         for first in range(0, len(positions), size):
             number += 1
