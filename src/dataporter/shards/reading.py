@@ -29,8 +29,8 @@ Value = TypeVar("Value")
 class Decodes(Protocol):
     """Brings blocks that cannot be read as they lie in their file."""
 
-    def path(self, block: int) -> Path:
-        """Return the file of a decoded block; wait until it is there."""
+    def map(self, block: int) -> mmap.mmap:
+        """Map the file of a decoded block; wait until it is there."""
         ...
 
 
@@ -81,11 +81,7 @@ class Reader:
         if self._decoder is None:
             msg = f"block {number} has to be decoded, and nothing decodes it."
             raise RuntimeError(msg)
-        while True:
-            try:
-                return _map(self._decoder.path(number))
-            except FileNotFoundError:
-                continue  # it was evicted since, and is decoded again
+        return memoryview(self._decoder.map(number))
 
     def _mapped(self, file: int) -> memoryview:
         if (data := self._files.find(file)) is not None:
@@ -108,9 +104,9 @@ class _Recent(Generic[Value]):
     def find(self, number: int) -> Value | None:
         try:
             self._kept.move_to_end(number)
-        except KeyError:
+            return self._kept[number]
+        except KeyError:  # or another thread has just dropped it
             return None
-        return self._kept[number]
 
     def keep(self, number: int, value: Value) -> Value:
         self._kept[number] = value
@@ -119,18 +115,16 @@ class _Recent(Generic[Value]):
         return value
 
 
-def _map(path: Path, expected: tuple[int, int] | None = None) -> memoryview:
-    """Map a whole file; of a file of the dataset, size and time must be those of the index."""
+def _map(path: Path, expected: tuple[int, int]) -> memoryview:
+    """Map a file, whose size and time must be those of the index."""
     with path.open("rb") as file:
-        if expected is not None:
-            status = os.fstat(file.fileno())
-            found = status.st_size, status.st_mtime_ns
-            if found != expected:
-                raise ShardChangedError(_changed(path, _difference(found, expected)))
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
+        status = os.fstat(file.fileno())
+        found = status.st_size, status.st_mtime_ns
+        if found != expected:
+            raise ShardChangedError(_changed(path, _difference(found, expected)))
+        if status.st_size == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _difference(found: tuple[int, int], expected: tuple[int, int]) -> str:
