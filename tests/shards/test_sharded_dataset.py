@@ -1,5 +1,6 @@
 """`ShardedDataset` under the law: exact, elastic, with a constant state, through kills."""
 
+import gzip
 import json
 import os
 import pickle
@@ -324,3 +325,18 @@ def test_a_dataset_can_be_pickled(texts):
     assert corpus[5]["id"] == 5
     order = corpus.epoch_order(shuffle=True, seed=1, step_size=8, world_size=1)
     assert isinstance(order.order, TracksOrder)
+
+
+def test_files_that_can_be_mapped_are_not_decoded_beside_files_that_cannot(tmp_path):
+    for number in range(8):
+        rows = "".join(json.dumps({"id": 10 * number + row}) + "\n" for row in range(10))
+        compressed = gzip.compress(rows.encode())
+        if number % 2:
+            (tmp_path / f"{number}.jsonl.gz").write_bytes(compressed)
+        else:
+            (tmp_path / f"{number}.jsonl").write_text(rows)
+    corpus = ShardedDataset(tmp_path, cache=tmp_path / "cache")
+    assert sorted(ids(loader_of(corpus))) == list(range(80))
+    until(lambda: len(list((tmp_path / "cache").rglob("*.block"))) == 4)
+    assert sorted(ids(loader_of(corpus))) == list(range(80))
+    assert len(list((tmp_path / "cache").rglob("*.block"))) == 4

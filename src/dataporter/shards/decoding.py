@@ -130,7 +130,8 @@ class Decoders:
         with self._schedule:
             for ahead in self._up_to_date():
                 while need := ahead.next():
-                    if self.cache.holds(need.block):
+                    is_mapped = self._format.is_mapped(self._index.schema(need.block))
+                    if is_mapped or self.cache.holds(need.block):
                         continue
                     with self._changed:
                         if need.block not in self._jobs:
