@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streamed import Shards, StatefulShards
 from support import Ids, Stateful, Stateless, flat, one_pass
+from tracked import Tracked, numbered_lines
 
 from dataporter import ResumableDataLoader, ResumableDistributedSampler, ResumableSampler
 from dataporter.errors import OptionError, StateFormatError, StateMismatchError, StateVersionError
@@ -134,6 +135,22 @@ def test_a_samplers_length_is_its_own_affair():
 def test_a_sampler_that_ended_leaves_nothing_of_its_epoch():
     loader = ResumableDataLoader(Ids(10), 4, sampler=Stateful(10, 10))
     assert words(advanced(loader, 3))["next"].startswith("nothing of epoch 0")
+
+
+def test_an_order_of_the_datasets_own_is_named_and_a_live_loader_knows_what_comes_next(tmp_path):
+    loader = ResumableDataLoader(
+        Tracked(numbered_lines(tmp_path, 16)), batch_size=3, shuffle=True, seed=7
+    )
+    batches = iter(loader)
+    next(batches)
+    said, of_state = loader.explain(), explain(loader.state_dict())
+    assert dict(said.rows())["order"] == "shuffled by seed 7 (tracks-1, 2 side by side)"
+    assert dict(of_state.rows()) == {
+        **dict(said.rows()),
+        "next": "position 3; 13 samples remain, 4 full steps and a rest of 1",
+    }
+    assert "shuffle=True, seed=7" in dict(said.rows())["to resume"]
+    assert said.next_indices == flat(batch["id"].tolist() for batch in batches)[:4]
 
 
 def test_an_epoch_of_weighted_draws_is_as_long_as_its_draws():

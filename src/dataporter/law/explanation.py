@@ -3,8 +3,8 @@
 Everything is worked out from the state alone, without a dataset, a loader or a process: a
 checkpoint is explained far away from the machine that wrote it as a live loader is. So what
 a state does not say (whether an iterable is near its end, how long a sampler of the user's
-own goes on) is not said here either. Only whether a loader leaves out what fills no step, which is
-for the next one to choose, a live loader adds.
+own goes on) is not said here either. A live loader adds two things: whether it leaves out what
+fills no step, which is for the next one to choose, and its order, where that needs the dataset.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class Explanation:
     identity: Identity
     progress: Progress
     tail: Tail = "uneven"
+    order: Order | None = None
 
     def __repr__(self) -> str:
         return laid_out(self.rows())
@@ -159,8 +160,7 @@ class Explanation:
     @property
     def order_argument(self) -> str:
         """The argument that gives a loader this order."""
-        own = not (self._is_iterable or self._is_sampled or self._is_weighted)
-        return f"shuffle={self.identity.shuffle}" if own else self.identity.order
+        return f"shuffle={self.identity.shuffle}" if self._is_own else self.identity.order
 
     def rows(self) -> list[Row]:
         """Headings, and what there is to say under each."""
@@ -232,7 +232,14 @@ class Explanation:
     def _is_weighted(self) -> bool:
         return self.identity.order.startswith("weighted")
 
+    @property
+    def _is_own(self) -> bool:
+        """True if `shuffle` decides the order, with or without the dataset."""
+        return not (self._is_iterable or self._is_sampled or self._is_weighted)
+
     def _order(self) -> Order | None:
+        if self.order is not None:
+            return self.order
         length, seed = self.length, self.identity.seed
         if length is None or length > MAX_LENGTH:
             return None
@@ -306,6 +313,8 @@ class Explanation:
             return f"in sequence, samples' randomness by seed {identity.seed}"
         if identity.order == ShuffledOrder.id:
             return f"shuffled by seed {identity.seed}"
+        if self._is_own and identity.shuffle:
+            return f"shuffled by seed {identity.seed} ({identity.order})"
         return f"{identity.order}, seed {identity.seed}"
 
     def _batches(self) -> str:

@@ -14,6 +14,7 @@ from dataporter.fetch.tasks import Samples, Task
 from dataporter.law import Order, Plan, Tail, Topology
 from dataporter.law.ahead import around, beyond, size_of
 from dataporter.law.epochs import Cursor
+from dataporter.law.explanation import Explanation
 from dataporter.law.state import Identity, Progress, past_the_end, within
 from dataporter.samplers import ResumableSampler, group_topology
 from dataporter.sources.arrivals import as_they_come
@@ -109,6 +110,9 @@ class PlannedSource(Source):
             self._sampler.seed = agreed(self._sampler.seed)
         self._sampler.order_for(self.plan.step_size)
         self._awaits_group = False
+
+    def explained(self, progress: Progress) -> Explanation:
+        return replace(super().explained(progress), order=self._sampler.order)
 
     def fresh(self, epoch: int) -> Progress:
         if self._grows:
