@@ -4,9 +4,10 @@ import accelerate
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from support import Augmented, Ids, one_pass, plain
+from support import Augmented, Ids, flat, one_pass, plain
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
+from tracked import Tracked, numbered_lines
 
 from dataporter import (
     OptionError,
@@ -101,6 +102,19 @@ def test_a_checkpoint_saved_in_the_step_of_a_batch_resumes_after_it(
         accelerator.load_state(str(folder))
         rest = [plain(batch) for epoch in range(loader.epoch, 2) for batch in loader]
         assert rest == batches[number:]
+
+
+def test_data_in_files_keeps_its_order_and_resumes(tmp_path):
+    corpus = Tracked(numbered_lines(tmp_path / "data", 24))
+    accelerator, loader = prepared(corpus)
+    batches = iter(loader)
+    seen = flat(next(batches)["id"].tolist() for _ in range(3))
+    accelerator.save_state(str(tmp_path / "saved"))
+    accelerator, loader = prepared(corpus, batch_size=4)
+    accelerator.load_state(str(tmp_path / "saved"))
+    rest = flat(batch["id"].tolist() for batch in loader)
+    assert sorted(seen + rest) == list(range(24))
+    assert loader.state_dict()["order"] == "tracks-1, 2 side by side"
 
 
 @pytest.mark.parametrize("length", [9, 10, 12])

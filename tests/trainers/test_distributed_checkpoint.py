@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import IterableDataset, get_worker_info
+from tracked import Tracked, numbered_lines
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import (
@@ -135,6 +136,22 @@ def test_a_state_comes_back_exactly_from_any_step(tmp_path_factory, steps, kind)
     rest = [plain(batch) for batch in batches]
     assert one_pass(resumed) == rest
     assert Counter(ids_of(kind, seen + rest)) == Counter(range(LENGTH))
+
+
+def test_data_in_files_keeps_its_order_and_resumes(tmp_path):
+    corpus = Tracked(numbered_lines(tmp_path / "data", LENGTH))
+    loader = ResumableDataLoader(corpus, 4, shuffle=True)
+    batches = iter(loader)
+    seen = flat(plain(next(batches)["id"]) for _ in range(5))
+    dcp.save({"loader": WholeState(loader), "bare": loader}, checkpoint_id=tmp_path / "saved")
+    rest = flat(plain(batch["id"]) for batch in batches)
+    assert Counter(seen + rest) == Counter(range(LENGTH))
+    whole, bare = (ResumableDataLoader(corpus, 3, shuffle=True) for _ in range(2))
+    dcp.load({"loader": WholeState(whole), "bare": bare}, checkpoint_id=tmp_path / "saved")
+    for resumed in (whole, bare):
+        assert resumed.state_dict()["order"] == loader.state_dict()["order"]
+        assert flat(plain(batch["id"]) for batch in resumed) == rest
+    assert loader.state_dict()["order"] == "tracks-1, 4 side by side"
 
 
 @pytest.mark.parametrize("kind", ["map", "lanes", "stream", "sampler"])

@@ -20,6 +20,7 @@ from lightning_training import (
     pl,
 )
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from tracked import Tracked, numbered_lines
 
 from dataporter import MissingCallbackWarning, ResumableDataLoader, create_resumable_dataloader
 from dataporter.stateful_dataloader import StatefulDataLoader
@@ -35,6 +36,20 @@ def combined(mode, length):
 
 def validation():
     return ResumableDataLoader(Points(5), 2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _files(tmp_path_factory):
+    """Write the samples of `in_files` once."""
+    in_files.folder = numbered_lines(tmp_path_factory.mktemp("files"), SAMPLES)
+
+
+def in_files():
+    return make_loader(Tracked(in_files.folder, transform=noisy))
+
+
+def noisy(sample):
+    return sample["id"], torch.tensor([sample["id"] / 10, 1.0]) + torch.rand(2)
 
 
 SCENARIOS = {
@@ -67,6 +82,7 @@ SCENARIOS = {
     ),
     "torchdata's defaults": (lambda: StatefulDataLoader(Points(), BATCH_SIZE, shuffle=True), {}),
     "workers": (lambda: make_loader(num_workers=1, persistent_workers=True), {}),
+    "data in files": (in_files, {}),
 }
 
 
@@ -130,8 +146,9 @@ def test_a_resume_of_a_resume_makes_the_same_steps_wherever_both_were_saved(name
     check_resumes(tmp_path / "all", name, every=1, chained=False)
 
 
-def test_an_uninterrupted_run_has_every_sample_once_an_epoch_in_another_order(tmp_path):
-    module = fit(tmp_path, make_loader)
+@pytest.mark.parametrize("make", [make_loader, in_files])
+def test_an_uninterrupted_run_has_every_sample_once_an_epoch_in_another_order(make, tmp_path):
+    module = fit(tmp_path, make)
     epochs = [
         [index for step in module.steps if step["epoch"] == epoch for index in step["ids"]]
         for epoch in (0, 1)
@@ -140,10 +157,12 @@ def test_an_uninterrupted_run_has_every_sample_once_an_epoch_in_another_order(tm
     assert epochs[0] != epochs[1]
     # And what a bare loader delivers is what was trained on.
     torch.manual_seed(5)
-    loader = make_loader()
+    loader = make()
     assert [[ids.tolist() for ids, _ in loader] for _ in range(2)] == [
         [step["ids"] for step in module.steps if step["epoch"] == epoch] for epoch in (0, 1)
     ]
+    order = "tracks-1, 2 side by side" if make is in_files else "shuffled-1"
+    assert loader.state_dict()["order"] == order
 
 
 class Hooks(Module):

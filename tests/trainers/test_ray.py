@@ -16,6 +16,7 @@ from bounds import least
 from guides import blocks
 from support import Ids, flat, one_pass
 from torch.utils.data import IterableDataset
+from tracked import Tracked, numbered_lines
 
 import dataporter
 from dataporter import ResumableDataLoader
@@ -70,6 +71,15 @@ def save_and_go_on(found: dict[str, Any], folder: Path) -> None:
     resumed = ResumableDataLoader(Ids(30), 4, shuffle=True)
     assert load_loader(resumed, folder)
     found["ids"] = flat(seen) + flat(one_pass(resumed))
+    corpus = Tracked(numbered_lines(folder.parent / "data", 24))
+    loader = ResumableDataLoader(corpus, 4, shuffle=True, **topology())
+    seen = [next(batches)["id"].tolist() for batches in [iter(loader)] for _ in range(3)]
+    save_loader(loader, folder, key="corpus")
+    sharded = ResumableDataLoader(corpus, 5, shuffle=True)
+    assert load_loader(sharded, folder, key="corpus")
+    found["ids in files"] = flat(seen) + flat(batch["id"].tolist() for batch in sharded)
+    found["order"] = sharded.state_dict()["order"]
+    (folder / "corpus-rank00000.pt").unlink()
     with pytest.raises(StateMismatchError, match="num_samples changed"):
         load_loader(ResumableDataLoader(Ids(31), 4, shuffle=True), folder)
     (folder / "torn-rank00000.pt").write_bytes(b"torn")
@@ -95,10 +105,14 @@ def test_only_a_worker_has_a_place_and_it_goes_on_from_a_checkpoint(tmp_path):
         topology()  # not yet
     with pytest.raises(TopologyError, match="not a Ray Train worker"):
         save_loader(ResumableDataLoader(Ids(30), 4), tmp_path)
-    torch.save({}, tmp_path / "model.pt")
-    found = in_a_worker(save_and_go_on, tmp_path)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    torch.save({}, folder / "model.pt")
+    found = in_a_worker(save_and_go_on, folder)
     assert found["topology"] == {"rank": 0, "world_size": 1}
     assert sorted(found["ids"]) == list(range(30))
+    assert sorted(found["ids in files"]) == list(range(24))
+    assert found["order"] == "tracks-1, 2 side by side"
     assert sorted(found["guide"]) == list(range(30))
     assert found["files"] == ["loader-rank00000.pt", "model.pt"]
 

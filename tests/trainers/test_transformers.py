@@ -7,6 +7,7 @@ import datasets
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from tracked import Tracked, numbered_lines
 from transformers import ProgressCallback, TrainingArguments
 from transformers_runs import Rows, Stream, make
 
@@ -88,6 +89,22 @@ def test_a_checkpoint_resumes_to_the_same_samples_and_losses(run, tmp_path):
 @pytest.mark.parametrize("run", RUNS)
 def test_every_checkpoint_resumes_to_the_same_samples_and_losses(run, tmp_path):
     check(run, tmp_path)
+
+
+def test_data_in_files_keeps_its_order_and_resumes(tmp_path):
+    def prepare(sample):
+        return {"ids": sample["id"], "input_ids": torch.rand(3), "labels": sample["id"] / 7}
+
+    corpus = Tracked(numbered_lines(tmp_path / "data", 20), transform=prepare)
+    whole = make(tmp_path, corpus, num_train_epochs=2)
+    whole.train()
+    resumed = make(tmp_path, corpus, num_train_epochs=2, save_strategy="no")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert resumed.model.seen == whole.model.seen[4:]  # losses included, hence noise and dropout
+    epoch = [index for ids, _ in whole.model.seen[:7] for index in ids]
+    assert sorted(epoch) == list(range(20))
+    for trainer in (whole, resumed):
+        assert trainer.train_loader.state_dict()["order"] == "tracks-1, 2 side by side"
 
 
 def test_what_was_trained_on_is_not_read_again(tmp_path):
