@@ -1,14 +1,22 @@
 """Datasets and samplers of the golden states. Their names are in states: never change them."""
 
+import functools
+import json
 import random
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from dataporter import sample_rng
+from dataporter.law import Order
+from dataporter.shards import ShardedDataset
+from dataporter.shards import dataset as sharded
 
 
 class Ids(Dataset):
@@ -152,3 +160,26 @@ class Backwards(Sampler[list[int]]):
 
     def __len__(self) -> int:
         return (self.length + 2) // 3
+
+
+class Files(ShardedDataset):
+    """Sample i is i, in files of 1 to 37 lines, ordered by tracks although it is small."""
+
+    def __init__(self) -> None:
+        super().__init__(_numbered_files().name, transform=lambda line: line["id"])
+
+    def epoch_order(self, **asked: Any) -> Order:
+        with patch.object(sharded, "SMALL", 0):
+            return super().epoch_order(**asked)
+
+
+@functools.cache
+def _numbered_files() -> tempfile.TemporaryDirectory[str]:
+    """Write the files once, for as long as this process runs."""
+    folder, first = tempfile.TemporaryDirectory(), 0
+    for file in range(37):
+        after = first + 1 + file * 13 % 37
+        lines = [json.dumps({"id": number}) + "\n" for number in range(first, after)]
+        Path(folder.name, f"{file:02}.jsonl").write_text("".join(lines))
+        first = after
+    return folder

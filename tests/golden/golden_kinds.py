@@ -21,6 +21,7 @@ from golden_data import (
     Backwards,
     Buffer,
     Counting,
+    Files,
     Ids,
     Numbers,
     NumbersThatDraw,
@@ -405,4 +406,17 @@ FORMS = {
     ),
 }
 
-KINDS: dict[str, Kind] = {**OWN, **SAMPLED, **LANES, **FORMS}
+# Data in files
+
+
+def _tracks(**options: Any) -> ResumableDataLoader:
+    return _loader(Files(), 16, shuffle=True, **options)
+
+
+TRACKS = {
+    "tracks": kind(_tracks, batches=20),
+    # Ranks share a step by tracks.
+    "tracks_rank_1_of_2": kind(lambda: _tracks(rank=1, world_size=2), batches=10),
+}
+
+KINDS: dict[str, Kind] = {**OWN, **SAMPLED, **LANES, **FORMS, **TRACKS}
