@@ -8,9 +8,11 @@ import sys
 import types
 
 import planted
+import planted_files
 import planted_rows
 import pytest
 import torch
+from tracked import numbered_rows
 
 from dataporter import ResumableDataLoader
 from dataporter.tools.sandbox.sandbox import HASH_SEEDS
@@ -73,6 +75,15 @@ def test_a_clean_loader_passes_everything_it_can_be_put_through(name):
 def test_a_hugging_face_dataset_passes():
     report = verify(planted_rows.make_loader, batches=6, points=0, workers=(2,), world_sizes=(2,))
     assert report.is_exact, str(report)
+
+
+def test_data_in_files_passes_with_noise_and_decoded_blocks(tmp_path, monkeypatch):
+    numbered_rows(tmp_path / "rows.parquet", 48, rows=2)
+    monkeypatch.setenv(planted_files.FOLDER, str(tmp_path))
+    others = {"workers": (2,), "batch_sizes": (5,), "world_sizes": (2,)}
+    report = verify(planted_files.make_loader, batches=6, points=0, **others)
+    assert report.is_exact, str(report)
+    assert {check.outcome for check in report.checks} == {"exact"}
 
 
 def test_a_defect_of_an_iterable_is_named_whatever_its_lanes():
