@@ -15,7 +15,7 @@ import importlib.util
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -72,8 +72,7 @@ class Delivery:
 class AtOnce:
     """Several bare loops at once, each in a process of its own."""
 
-    def __init__(self, dataset: Any, batch_size: int, loops: int) -> None:
-        make = partial(_bare_loop, dataset, batch_size)
+    def __init__(self, make: Callable[[], Delivery], loops: int) -> None:
         self._loops = [Player(make, stops=False) for _ in range(loops)]
 
     def warm_up(self, seconds: float) -> int:
@@ -116,7 +115,7 @@ def measure(workload: Workload, workers: int, chosen: Sequence[str] | None, seco
     loaders = chosen or _usual(dataset)
     makers: dict[str, Any] = {BARE: partial(_bare_loop, dataset, size, on_one_core=not workers)}
     if workers:
-        makers[AT_ONCE] = partial(AtOnce, dataset, size, workers)
+        makers[AT_ONCE] = partial(AtOnce, partial(_bare_loop, dataset, size), workers)
     makers |= {who: partial(_loader, who, dataset, workload, workers) for who in loaders}
     row = race(
         *(workload.title, workers, makers),

@@ -124,16 +124,32 @@ def _throttled_seconds() -> float:
 
 def _own_seconds() -> float:
     """Processor time of this process, all below it, and those of them that have ended."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for process, stat in _stats():
-        parents[process] = int(stat[1])
-        ticks[process] = sum(map(int, stat[11:15]))
-    own, found = {os.getpid()}, {os.getpid()}
+    stats = dict(_stats())
+    own = _tree(os.getpid(), stats)
+    return sum(int(tick) for each in own if each in stats for tick in stats[each][11:15]) / _TICK
+
+
+def _tree(root: int, stats: dict[int, list[str]]) -> set[int]:
+    """A process and all below it."""
+    own, found = {root}, {root}
     while found:
-        found = {child for child, parent in parents.items() if parent in found}
+        found = {child for child, stat in stats.items() if int(stat[1]) in found}
         own |= found
-    return sum(ticks.get(process, 0) for process in own) / _TICK
+    return own
+
+
+def tree_memory_mb(root: int) -> tuple[float, float]:
+    """Memory of a process and all below it, in MB: their own, and pages of files they map.
+
+    The system takes pages of files back when it needs them. Shared pages count once.
+    """
+    own = files = 0
+    for process in _tree(root, dict(_stats())):
+        with suppress(OSError, KeyError):  # it has just ended, or an old kernel
+            sizes = _rollup(process)
+            own += sizes["Pss_Anon"] + sizes["Pss_Shmem"]
+            files += sizes["Pss_File"]
+    return own / 1e6, files / 1e6
 
 
 def group_memory_mb(group: int) -> float | None:
