@@ -25,7 +25,8 @@ from dataporter.shards.formats.evidence import Evidence, evidence
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.formats.frames import BrokenFrameError, compression_of, pieces_of
 
-TARGET = 8 << 20  # bytes of lines in a block
+# Lines are looked for when a block is opened, at about 1 ms for this many bytes.
+TARGET = 2 << 20  # bytes of lines in a block
 LARGE = 64 << 20  # bytes of a block that is worth a warning
 SPACE = b" \t\r\n"
 NEWLINE, BRACE = 10, 123

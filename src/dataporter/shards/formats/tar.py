@@ -12,7 +12,7 @@ case, is its extension, and so its column. Grouping and decoding equal webdatase
 
 Every other value stays bytes: jpg, png, mp4 and the rest.
 
-Blocks are slices of about 8 MiB, cut between samples. An index is built from headers alone.
+Blocks are slices of about 2 MiB, cut between samples. An index is built from headers alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.formats.tar_headers import UNIT, Member, Members
 
 KEY = "__key__"
-_BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES = 2 << 20  # few members, whose headers are read when a block is opened
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")  # webdataset's
 _META = re.compile(r"__[^/]*__($|/)")  # names that webdataset skips
 _COMPRESSED = {
