@@ -1,4 +1,4 @@
-"""Long runs of Ray Train: a whole run that is killed, and lanes of which a worker is lost."""
+"""Long runs of Ray Train: a whole run that is killed, and runs of which a worker is lost."""
 
 import os
 import signal
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from launching import EXAMPLES, RAY, finished, started
+from tracked import numbered_rows
 from two_ranks import kept, steps_of
+from watching import environment
 
 
 @pytest.mark.soak
@@ -33,8 +35,12 @@ def test_a_run_that_was_killed_with_all_its_processes_goes_on_in_a_new_one(tmp_p
 
 
 @pytest.mark.soak
-def test_lanes_are_restored_to_workers_of_which_one_was_killed(tmp_path):
-    with started(Path(__file__).with_name("lanes_on_ray.py"), tmp_path, **RAY) as process:
+@pytest.mark.parametrize("kind", ["lanes", "files"])
+def test_data_is_restored_to_workers_of_which_one_was_killed(kind, tmp_path):
+    numbered_rows(tmp_path / "rows.parquet", 200, rows=2)
+    script = Path(__file__).with_name("lost_worker_on_ray.py")
+    path = environment()["PYTHONPATH"]
+    with started(script, tmp_path, kind, PYTHONPATH=path, **RAY) as process:
         finished(process)
     ids: list[int] = []
     for rank in (0, 1):

@@ -1,14 +1,20 @@
-"""A Ray Train run over an iterable in lanes, one worker of which is killed; run by a test."""
+"""A Ray Train run, one worker of which is killed; run by a test.
+
+lost_worker_on_ray.py FOLDER lanes     over an iterable in lanes
+lost_worker_on_ray.py FOLDER files     over Parquet files, in tracks
+"""
 
 import json
 import os
 import signal
 import sys
 import tempfile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
+from tracked import Tracked
 
 from dataporter import ResumableDataLoader
 
@@ -35,12 +41,20 @@ class Lane(IterableDataset):
         self.next = state["next"]
 
 
+def make_loader(kind: str, folder: str) -> ResumableDataLoader:
+    options = {"num_workers": 1, "seed": 1, "tail": "uneven"}
+    if kind == "lanes":
+        return ResumableDataLoader(Lane(), 4, lanes=5, **options)
+    corpus = Tracked(f"{folder}/rows.parquet", cache=f"{folder}/cache", transform=itemgetter("id"))
+    return ResumableDataLoader(corpus, 4, shuffle=True, **options)
+
+
 def work(config: dict[str, Any]) -> None:
     from ray import train
 
     from dataporter.trainers.ray import load_loader, save_loader
 
-    loader = ResumableDataLoader(Lane(), 4, num_workers=1, lanes=5, seed=1, tail="uneven")
+    loader = make_loader(config["kind"], config["folder"])
     if checkpoint := train.get_checkpoint():
         with checkpoint.as_directory() as folder:
             load_loader(loader, folder)
@@ -71,7 +85,7 @@ if __name__ == "__main__":  # imported here, so that collecting tests does not i
     )
     TorchTrainer(
         work,
-        train_loop_config={"folder": sys.argv[1]},
+        train_loop_config={"folder": sys.argv[1], "kind": sys.argv[2]},
         scaling_config=train.ScalingConfig(num_workers=2),
         run_config=storage,
     ).fit()
