@@ -1,5 +1,7 @@
 """Data in files under real gloo groups: one order, shared by tracks, decoded once a machine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +29,31 @@ def ids(batches: Any) -> list[int]:
     return flat(plain(batch["id"]) for batch in batches)
 
 
-def build_early_and_late(rank: int, folder: str) -> dict[str, Any]:
-    """Build a loader without a group and one under it; begin with the first, pass the second."""
-    world_size = dist.get_world_size()
+@contextmanager
+def without_a_group(store: Path) -> Iterator[None]:
+    """Leave the process group, and join a new one afterwards."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     dist.barrier()  # else the other rank may still be connecting to this one
     dist.destroy_process_group()
-    early = a_loader(rows_in(Path(folder)))  # each rank draws another seed
-    alone = early.state_dict()["order"]
-    store = dist.FileStore(str(Path(folder) / "second"), world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    yield
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(store), world_size), rank=rank, world_size=world_size
+    )
+
+
+def build_early_and_late(_rank: int, folder: str) -> dict[str, Any]:
+    """Build loaders without a group and one under it; begin with one, pass one, resume one."""
+    with without_a_group(Path(folder) / "second"):
+        early = a_loader(rows_in(Path(folder)))  # each rank draws another seed
+        alone = early.state_dict()["order"]
     batches = iter(early)
     begun = ids(next(batches) for _ in range(STEPS))
     state = early.state_dict()
     rest = ids(batches)
+    with without_a_group(Path(folder) / "third"):
+        resumed = a_loader(early.dataset)
+        resumed.load_state_dict(state)
+    again = ids(resumed)
     late = a_loader(rows_in(Path(folder)), seed=5, num_workers=1)
     whole = ids(late)
     dist.barrier()  # both have read everything
@@ -49,6 +63,7 @@ def build_early_and_late(rank: int, folder: str) -> dict[str, Any]:
         "begun": begun,
         "state": state,
         "rest": rest,
+        "again": again,
         "whole": whole,
         "decoded": decoded,
     }
@@ -61,6 +76,7 @@ def test_ranks_share_a_sharded_epoch_and_decode_each_block_once(tmp_path):
     state = ranks[0]["state"]
     for answer in ranks:
         assert answer["state"] == state
+        assert answer["again"] == answer["rest"]
         # The number of tracks follows the ranks, when they are known.
         eight, *sixteen = answer["orders"]
         assert eight == "tracks-1, 8 side by side"
