@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -278,8 +277,6 @@ def versions() -> dict[str, str]:
     return {name: version for name, version in found.items() if version is not None}
 
 
-def missing() -> list[str]:
-    """Peers that are not installed, and formats that cannot be written."""
-    return [who for who in _PEERS if who not in _installed_peers()] + (
-        [] if find_spec("array_record") or not find_spec("grain") else ["array_record, for Grain"]
-    )
+def missing(data: Data) -> list[str]:
+    """Peers that are not installed, or whose format could not be written."""
+    return [who for who in _PEERS if who not in contenders(data)]

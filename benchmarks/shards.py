@@ -418,7 +418,9 @@ def main(arguments: Sequence[str] | None = None) -> Run:
     run.versions.update(shard_contenders.versions())
     if asked.out is not None:
         run.write(asked.out)
-    print(f"\nNot installed: {', '.join(shard_contenders.missing()) or 'nothing'}.")
+    for kind in kinds:
+        absent = "; ".join(shard_contenders.missing(data(kind))) or "nothing"
+        print(f"\nNot installed, of those that read {TITLES[kind]}: {absent}.")
     parts: dict[str, Callable[[], str]] = {
         "order": order,
         "index": index,
