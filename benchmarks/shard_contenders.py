@@ -25,17 +25,27 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 
 BATCH_SIZE = 64
 WORKERS = 2
+MOSAIC, NEPRR = "mosaicml-streaming", "neprr-streaming"
 _BUFFER = 1_000  # samples in the shuffle buffer of a stream
-_neprr: Path | None = None  # a folder with neprr-streaming
+_folders: dict[str, Path] = {}  # of distributions that are not installed, but lie in a folder
 
 # Makes the batches of some data.
 Batches = Callable[[Data], Iterator[Any]]
 
 
-def use_neprr(folder: Path | None) -> None:
-    """Import neprr-streaming from a folder: its module has the same name as mosaicml's."""
-    global _neprr  # noqa: PLW0603  players inherit it
-    _neprr = folder
+def use_folder(name: str, folder: Path | None) -> None:
+    """Import a distribution from a folder, in the players that need it.
+
+    mosaicml-streaming and neprr-streaming have a module of the same name, and the second refuses
+    to run where the first is installed.
+    """
+    if folder is not None:
+        _folders[name] = folder.absolute()
+
+
+def _import_from(name: str) -> None:
+    if name in _folders:
+        sys.path.insert(0, str(_folders[name]))
 
 
 def dataset(data: Data, form: str, order: str = "default") -> ours.ShardedDataset:
@@ -95,6 +105,7 @@ def _hugging_face_stream(data: Data) -> Iterator[Any]:
 
 
 def _mosaic(data: Data) -> Iterator[Any]:
+    _import_from(MOSAIC)
     import streaming  # noqa: PLC0415  likewise
 
     with suppress(AttributeError, ImportError):  # shared memory that a killed run has left
@@ -115,7 +126,7 @@ def _neprr_workers(data: Data) -> Iterator[Any]:
 
 
 def _neprr_loader(data: Data, workers: int) -> Any:
-    sys.path.insert(0, str(_neprr))
+    _import_from(NEPRR)
     from streaming import (  # noqa: PLC0415  likewise
         StreamingDataLoader,
         StreamingDataset,
@@ -231,9 +242,9 @@ def values_of(batch: Any, column: str) -> Sequence[Any]:
 _PEERS: dict[str, tuple[str, str, Batches]] = {
     "torch": ("datasets", "arrow", _torch),
     "Hugging Face stream": ("datasets", "parquet", _hugging_face_stream),
-    "mosaicml-streaming": ("mosaicml-streaming", "mds", _mosaic),
-    "neprr-streaming, threads": ("", "mds", _neprr_threads),
-    "neprr-streaming, workers": ("", "mds", _neprr_workers),
+    MOSAIC: (MOSAIC, "mds", _mosaic),
+    f"{NEPRR}, threads": (NEPRR, "mds", _neprr_threads),
+    f"{NEPRR}, workers": (NEPRR, "mds", _neprr_workers),
     "LitData": ("litdata", "litdata", _litdata),
     "webdataset": ("webdataset", "tar", _webdataset),
     "Grain": ("grain", "array_record", _grain),
@@ -261,19 +272,17 @@ def _installed_peers() -> list[str]:
 
 
 def _version(name: str) -> str | None:
-    if not name:  # neprr-streaming, which lies in a folder of its own
-        return None if _neprr is None else "from a folder"
+    if name in _folders:
+        found = metadata.distributions(path=[str(_folders[name])])
+        return next((each.version for each in found if each.name == name), None)
     with suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
     return None
 
 
 def versions() -> dict[str, str]:
-    """Versions of the peers that are installed."""
-    found = {name: _version(name) for name, _, _ in _PEERS.values() if name}
-    if _neprr is not None:
-        installed = metadata.distributions(path=[str(_neprr)])
-        found |= {each.name: each.version for each in installed}
+    """Versions of the peers that are there."""
+    found = {name: _version(name) for name, _, _ in _PEERS.values()}
     return {name: version for name, version in found.items() if version is not None}
 
 

@@ -13,6 +13,7 @@ import itertools
 import json
 import multiprocessing
 import shutil
+import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,17 +58,23 @@ class Data:
         return (self.folder / form / _DONE).exists()
 
 
-def make(kind: str, rows: int, folder: Path, forms: Sequence[str] | None = None) -> Data:
-    """Write samples in every format whose library is installed, unless they are there."""
+def make(kind: str, rows: int, folder: Path, libraries: Sequence[Path] = ()) -> Data:
+    """Write samples in every format whose library is installed, unless they are there.
+
+    `libraries` are folders in which a library is looked for too.
+    """
     data = Data(kind=kind, rows=rows, folder=folder / f"{kind}-{rows}")
-    for form in forms or WRITERS:
-        needs, write = WRITERS[form]
-        if data.has(form) or find_spec(needs) is None or (form == "jsonl" and kind == "jpegs"):
+    for form, (needs, write) in WRITERS.items():
+        at = [str(each) for each in libraries if (each / needs).exists()][:1]
+        is_there = at or find_spec(needs) is not None
+        if data.has(form) or not is_there or (form == "jsonl" and kind == "jpegs"):
             continue  # JSON has no bytes
         place = data.folder / form
         shutil.rmtree(place, ignore_errors=True)  # the part that a killed run has left
         place.mkdir(parents=True)
-        writer = multiprocessing.get_context("fork").Process(target=write, args=(data, place))
+        writer = multiprocessing.get_context("fork").Process(
+            target=_write, args=(write, data, place, at)
+        )
         writer.start()
         writer.join()
         if writer.exitcode == 0:
@@ -75,6 +82,11 @@ def make(kind: str, rows: int, folder: Path, forms: Sequence[str] | None = None)
         else:
             print(f"not written: {kind} as {form} (status {writer.exitcode})")
     return data
+
+
+def _write(write: Callable[[Data, Path], None], data: Data, place: Path, at: list[str]) -> None:
+    sys.path[:0] = at
+    write(data, place)
 
 
 def values(kind: str, rows: int) -> Iterator[Any]:

@@ -1,14 +1,14 @@
 """Data in many files: our readers beside others, and the costs of order, index, resume, memory.
 
     python benchmarks/shards.py [--rows PATTERN] [--seconds 30] [--out FILE.json]
-                                [--full] [--folder FOLDER] [--neprr FOLDER]
+                                [--full] [--folder FOLDER] [--mosaic FOLDER] [--neprr FOLDER]
 
 The races are on texts of 1 kB and JPEG bytes of 40 kB: 20,000 and 1,000 samples, with `--full`
 200,000 and 10,000. Each contender reads the same samples in its own format (shard_data.py) with
 two workers (shard_contenders.py), after one epoch that is not measured. So files are in memory,
 and our decoded blocks in their cache; first epochs, where nothing is decoded, have a table of
 their own. Peers that are not installed are named. neprr-streaming and mosaicml-streaming have the
-same module, so the first lies in a folder: pip install --no-deps --target FOLDER neprr-streaming.
+same module, so each lies in a folder: pip install --no-deps --target FOLDER neprr-streaming.
 
 Two limits stand beside: one process that takes 64 random rows at a time from mmapped Arrow, and
 one that reads the Parquet files in sequence. Shares are of two such processes at full speed.
@@ -39,7 +39,16 @@ from measure import AT_ONCE, BARE, Row, Run, count, in_turns, table
 from players import Player, PlayerFailedError, close_all
 from race import race
 from script import execute, parser, text
-from shard_contenders import BATCH_SIZE, WORKERS, Batches, contenders, sequential, taken
+from shard_contenders import (
+    BATCH_SIZE,
+    MOSAIC,
+    NEPRR,
+    WORKERS,
+    Batches,
+    contenders,
+    sequential,
+    taken,
+)
 from shard_data import Data, make
 
 from dataporter.resumable_dataloader import ResumableDataLoader
@@ -179,7 +188,9 @@ def order() -> str:
         set_up.append(_cpu_seconds(lambda e=epoch: epochs.indices(e, np.arange(1))))
         for size, found in each.items():
             positions = np.arange(start, start + size)
-            spent = [_cpu_seconds(lambda e=epoch, p=positions: epochs.indices(e, p)) for _ in range(9)]
+            spent = [
+                _cpu_seconds(lambda e=epoch, p=positions: epochs.indices(e, p)) for _ in range(9)
+            ]
             found.append(min(spent) / size * 1e9)
     return table(
         f"Order by {tracks} tracks: {count(blocks * rows)} samples in {blocks:,} blocks",
@@ -402,15 +413,18 @@ def main(arguments: Sequence[str] | None = None) -> Run:
     options = parser("Compare readers of data in many files, in turns.", SECONDS)
     options.add_argument("--full", action="store_true", help="200,000 texts and 10,000 JPEGs")
     options.add_argument("--folder", type=Path, default=FOLDER, help="for the data")
+    options.add_argument("--mosaic", type=Path, help="a folder with mosaicml-streaming")
     options.add_argument("--neprr", type=Path, help="a folder with neprr-streaming")
     options.add_argument("--samples", type=int, help="of each kind, instead of the usual numbers")
     asked = options.parse_args(arguments)
-    shard_contenders.use_neprr(asked.neprr)
+    shard_contenders.use_folder(MOSAIC, asked.mosaic)
+    shard_contenders.use_folder(NEPRR, asked.neprr)
+    libraries = [each for each in (asked.mosaic, asked.neprr) if each is not None]
     numbers = FULL if asked.full else SMALL
 
     @functools.cache
     def data(kind: str) -> Data:
-        return make(kind, asked.samples or numbers[kind], asked.folder.absolute())
+        return make(kind, asked.samples or numbers[kind], asked.folder.absolute(), libraries)
 
     kinds = [kind for kind in TITLES if re.search(asked.rows, TITLES[kind])]
     rows = (measure(data(kind), asked.seconds) for kind in kinds)
