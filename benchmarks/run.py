@@ -3,6 +3,7 @@
 Races (`--rows`, `--seconds`, `--out FILE.json`):
     loaders.py   delivery with and without workers, with the share of the limit
     starting.py  the first batch, and the time between epochs
+    shards.py    readers of data in many files; their order, index, resume and memory
 Other measurements:
     gpu.py       delivery to a CUDA device; `--out` as above
     order.py     an index of the shuffled order
@@ -11,7 +12,8 @@ Other measurements:
     profile_overhead.py  what profiling costs; not part of this run
 compare.py prints the changes between two stored runs. What the races are made of: measure.py
 (turns, results, tables), workloads.py (datasets), contenders.py (loaders), players.py (their
-processes), race.py, machine.py (how busy it is), script.py (the command line).
+processes), shard_data.py and shard_contenders.py (data in files, its readers), race.py,
+machine.py (how busy it is), script.py (the command line).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import gpu
 import loaders
 import order
 import resume
+import shards
 import starting
 
 OUT = Path("build/bench.json")
@@ -32,6 +35,7 @@ def main() -> None:
     run = loaders.main(["--workers", "0,2", "--out", str(OUT)])
     run.rows.extend(starting.main([]).rows)
     run.rows.extend(gpu.main([]))
+    run.rows.extend(shards.main(["--seconds", "15"]).rows)
     run.write(OUT)
     order.main()
     resume.main([])

@@ -183,9 +183,10 @@ def order() -> str:
     tracks = tracks_for(blocks, step_size=512, world_size=8)
     epochs = TracksOrder(np.full(blocks, rows), tracks, seed=1)
     start = epochs.length // 2
-    set_up, each = [], {2**16: [], BATCH_SIZE: []}  # type: ignore[var-annotated]
+    set_up: list[float] = []
+    each: dict[int, list[float]] = {2**16: [], BATCH_SIZE: []}
     for epoch in range(5):
-        set_up.append(_cpu_seconds(lambda e=epoch: epochs.indices(e, np.arange(1))))
+        set_up.append(_cpu_seconds(partial(epochs.indices, epoch, np.arange(1))))
         for size, found in each.items():
             positions = np.arange(start, start + size)
             spent = [
@@ -314,7 +315,7 @@ def _tokens(folder: Path, size: int = 20_000_000) -> Path:
     return folder
 
 
-def _loader(asked: dict[str, Any], workers: int = 0) -> ResumableDataLoader:
+def _loader(asked: dict[str, Any], workers: int = 0) -> ResumableDataLoader[Any]:
     return shard_contenders.loader(_dataset(asked), workers)
 
 
@@ -377,7 +378,8 @@ class Epochs:
         """Take so many batches; the data that was decoded since the start, as a share of all."""
         for _ in range(size):
             next(self._batches)
-        decoded = self._samples._porter.stats()["bytes"]  # noqa: SLF001  no other has it
+        porter: Any = self._samples._porter  # noqa: SLF001  nothing else knows it
+        decoded = porter.stats()["bytes"]
         return decoded / int(self._samples.index.decoded.sum())
 
     def close(self) -> None:
@@ -406,6 +408,10 @@ def memory(data: Data) -> str:
 
 
 # The command
+
+
+def _of(data: Callable[[str], Data], kind: str, part: Callable[[Data], str]) -> str:
+    return part(data(kind))
 
 
 def main(arguments: Sequence[str] | None = None) -> Run:
@@ -438,13 +444,11 @@ def main(arguments: Sequence[str] | None = None) -> Run:
     parts: dict[str, Callable[[], str]] = {
         "order": order,
         "index": index,
-        "resume": lambda: resumes(data("texts")),
-        **{
-            f"first epoch of {TITLES[kind]}": lambda k=kind: first_epochs(data(k))
-            for kind in TITLES
-        },
-        **{f"memory, {TITLES[kind]}": lambda k=kind: memory(data(k)) for kind in TITLES},
+        "resume": partial(_of, data, "texts", resumes),
     }
+    for kind, title in TITLES.items():
+        parts[f"first epoch of {title}"] = partial(_of, data, kind, first_epochs)
+        parts[f"memory, {title}"] = partial(_of, data, kind, memory)
     for title, part in parts.items():
         if re.search(asked.rows, title):
             print(part(), flush=True)
