@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dataporter.errors import (
 from dataporter.shards.files import list_files, natural_key
 
 KNOWN = SUFFIXES | {".mds": "mds", ".bin": "tokens", ".jsonl": "jsonl", ".jsonl.gz": "jsonl"}
+HUGGING_FACE = {".arrow": "arrow", ".json": "jsonl"}
 
 
 def make(folder: Path, *names: str) -> Path:
@@ -225,3 +227,28 @@ def test_no_files_are_refused(files):
 def test_a_url_is_refused():
     with pytest.raises(OptionError, match="is a URL"):
         list_files("s3://bucket/corpus/", KNOWN)
+
+
+def test_a_folder_of_hugging_face_gives_the_files_that_it_lists(tmp_path):
+    make(tmp_path, "data-1.arrow", "data-0.arrow", "cache-0.arrow", "dataset_info.json")
+    files = [{"filename": f"data-{number}.arrow"} for number in range(2)]
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": files}))
+    listing = list_files(tmp_path, HUGGING_FACE)
+    assert listing.paths == ("data-0.arrow", "data-1.arrow")
+    assert listing.format == "arrow"
+
+
+def test_files_about_the_data_are_not_read_as_data(tmp_path):
+    make(tmp_path, "a.json", "index.json", "state.json", "dataset_info.json", "dataset_dict.json")
+    assert list_files(tmp_path, HUGGING_FACE).paths == ("a.json",)
+    assert list_files(str(tmp_path / "*.json"), HUGGING_FACE).paths == ("a.json",)
+    assert list_files(tmp_path / "state.json", HUGGING_FACE).paths == ("state.json",)
+
+
+def test_a_folder_of_splits_is_refused_with_their_names(tmp_path):
+    make(tmp_path, "train/data.arrow", "test/data.arrow")
+    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    expected = f"{tmp_path} holds several splits: train, test. Name the folder of one, such as "
+    with pytest.raises(OptionError, match=re.escape(expected)):
+        list_files(tmp_path, HUGGING_FACE)
+    assert list_files(tmp_path / "train", HUGGING_FACE).paths == ("data.arrow",)

@@ -1,26 +1,29 @@
 """The files of a dataset: a folder, a glob, a file or a list of these becomes a sorted listing.
 
 The order of a listing depends on the names alone, so it is the same on every system. Contents are
-left to the formats, except for an index.json, which names the files of its folder.
+left to the formats, except for the lists of files that some writers leave in a folder.
 """
 
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from dataporter.errors import OptionError, OptionTypeError, ShardFormatError, ShardsNotFoundError
+from dataporter.errors import OptionError, OptionTypeError, ShardsNotFoundError
+from dataporter.shards.folder_lists import (
+    BOOKKEEPING,
+    FolderList,
+    read_folder_list,
+    refuse_splits,
+)
 
 INDEX_FOLDER = ".dataporter"  # beside the data; hidden, so it is never listed
 
-_INDEX_JSON = "index.json"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _DIGITS = re.compile(r"([0-9]+)")
 _COMPRESSED = (".gz", ".zst", ".zstd")
@@ -44,8 +47,8 @@ def list_files(files: Files, suffixes: Mapping[str, str], *, format: str | None 
 
     `suffixes` has the format of each known suffix. A folder gives its files of known formats, or
     of `format` alone, and those of its folders. Names that begin with "." or "_" are left out, as
-    by Arrow and Spark. A folder with the index.json of MDS or LitData gives the files that it
-    names. A glob or a file is taken at its word.
+    by Arrow and Spark, and so are the files about the data of MDS, LitData and Hugging Face. A
+    folder with a list of its files gives these. A file is taken at its word.
     """
     requests = [_absolute(each) for each in _as_sequence(files)]
     kinds = _Kinds(suffixes, format)
@@ -119,7 +122,7 @@ def _find(request: str, kinds: _Kinds) -> tuple[str, list[str]]:
     found = [
         path
         for path in glob.iglob(request, recursive=True)
-        if os.path.basename(path) != _INDEX_JSON and os.path.isfile(path)
+        if os.path.basename(path) not in BOOKKEEPING and os.path.isfile(path)
     ]
     if not found:
         raise _not_there(request, f"no file matches {request}")
@@ -155,41 +158,42 @@ def _files_in(folder: str, kinds: _Kinds, above: tuple[tuple[int, int], ...] = (
     identity = (status.st_dev, status.st_ino)
     if identity in above:  # a link to a folder above it
         return
-    named = kinds.named_in(folder)
-    if named is not None:
-        yield from named[1]
+    refuse_splits(folder)
+    listed = kinds.listed_in(folder)
+    if listed is not None:
+        yield from listed.paths
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith((".", "_")):
+            if entry.name.startswith((".", "_")) or entry.name in BOOKKEEPING:
                 continue
             if entry.is_dir():
                 yield from _files_in(entry.path, kinds, (*above, identity))
-            elif named is None and kinds.is_wanted(entry.name) and entry.is_file():
+            elif listed is None and kinds.is_wanted(entry.name) and entry.is_file():
                 yield entry.path
 
 
 class _Kinds:
-    """The formats of files: by the index.json of their folder, else by suffix."""
+    """The formats of files: by the list of their folder, else by suffix."""
 
     def __init__(self, suffixes: Mapping[str, str], wanted: str | None) -> None:
         # The longest first: ".jsonl.gz" comes before ".gz".
         self.suffixes = dict(sorted(suffixes.items(), key=lambda item: -len(item[0])))
         self.wanted = wanted
-        self._named: dict[str, tuple[str, list[str]] | None] = {}
+        self._listed: dict[str, FolderList | None] = {}
 
     def is_wanted(self, name: str) -> bool:
         format = self._by_suffix(name)  # noqa: A001
         return format is not None and self.wanted in (None, format)
 
     def of(self, path: str) -> str | None:
-        named = self.named_in(os.path.dirname(path))
-        return named[0] if named is not None else self._by_suffix(path)
+        listed = self.listed_in(os.path.dirname(path))
+        return listed.format if listed is not None else self._by_suffix(path)
 
-    def named_in(self, folder: str) -> tuple[str, list[str]] | None:
-        """Return the format and the files that a folder's index.json names, if it has one."""
-        if folder not in self._named:
-            self._named[folder] = _read_index_json(os.path.join(folder, _INDEX_JSON))
-        return self._named[folder]
+    def listed_in(self, folder: str) -> FolderList | None:
+        """Return the files that a folder lists, if it does."""
+        if folder not in self._listed:
+            self._listed[folder] = read_folder_list(folder)
+        return self._listed[folder]
 
     def _by_suffix(self, name: str) -> str | None:
         lower = name.lower()
@@ -197,51 +201,6 @@ class _Kinds:
             if lower.endswith(suffix):
                 return format
         return None
-
-
-def _read_index_json(path: str) -> tuple[str, list[str]] | None:
-    try:
-        with open(path, "rb") as file:
-            contents = json.load(file)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        if not any(map(_is_named_by_index, os.listdir(os.path.dirname(path)))):
-            return None  # somebody else's
-        msg = (
-            f"{path} cannot be read: {error}. It should name the files of its folder. Copy it "
-            "again, or write the dataset again."
-        )
-        raise ShardFormatError(msg) from error
-    folder = os.path.dirname(path)
-    try:
-        if isinstance(contents, dict) and isinstance(contents.get("shards"), list):
-            return "mds", [_mds_file(folder, shard) for shard in contents["shards"]]
-        if isinstance(contents, dict) and isinstance(contents.get("chunks"), list):
-            names = [chunk["filename"] for chunk in contents["chunks"]]
-            return "litdata", [_inside(folder, name) for name in names]
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        msg = f"{path} is damaged: a file has no usable name ({error!r}). Write the dataset again."
-        raise ShardFormatError(msg) from error
-    return None  # somebody else's
-
-
-def _is_named_by_index(name: str) -> bool:
-    return ".mds" in name or (name.startswith("chunk-") and name.endswith(".bin"))
-
-
-def _mds_file(folder: str, shard: dict[str, Any]) -> str:
-    """Return the path of a shard: as it is, or compressed if only that is there."""
-    names = [shard[key]["basename"] for key in ("raw_data", "zip_data") if shard.get(key)]
-    paths = [_inside(folder, name) for name in names]
-    return next(filter(os.path.exists, paths), paths[0])
-
-
-def _inside(folder: str, name: str) -> str:
-    path = os.path.normpath(os.path.join(folder, name))
-    if not path.startswith(os.path.join(folder, "")):
-        raise ValueError(name)
-    return path
 
 
 # Errors
