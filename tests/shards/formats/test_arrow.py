@@ -203,6 +203,22 @@ def test_a_file_that_is_cut_off_is_an_error(tmp_path_factory, kind, compression,
         read_all(ArrowFormat, path)
 
 
+def test_the_schema_of_a_file_is_that_of_its_footer(tmp_path):
+    path = write(tmp_path / "a.arrow", TABLE)
+    whole = bytearray(path.read_bytes())
+    whole[8:16] = bytes(8)  # polars writes no message there
+    path.write_bytes(whole)
+    assert_same(read_all(ArrowFormat, path), samples_of(TABLE))
+
+
+def test_compressed_dictionaries_of_views_are_decoded(tmp_path):
+    values = pa.array(["a", "b" * 20], pa.string_view())  # as by polars
+    encoded = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), values)
+    table = pa.table({"text": encoded, "view": pa.array(["c", None, "d" * 20], pa.string_view())})
+    path = write(tmp_path / "a.arrow", table, compression="zstd")
+    assert read_all(ArrowFormat, path) == table.to_pylist()
+
+
 def test_a_stream_cut_between_messages_is_an_error(tmp_path):
     path = write(tmp_path / "a.arrow", TABLE, "stream")
     (block,) = scan(path).blocks

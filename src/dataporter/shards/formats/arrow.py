@@ -19,7 +19,6 @@ from dataporter.shards.formats.arrow_messages import (
     BATCH,
     DICTIONARY,
     MAGIC,
-    START,
     BrokenMessageError,
     Message,
     messages_of,
@@ -113,18 +112,24 @@ def write_decoded(
 
 
 def _plain(batch: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
-    """Return the chosen columns, those of dictionaries as plain ones."""
+    """Return the chosen columns, those of dictionaries and views as plain ones."""
     names = batch.schema.names if columns is None else list(dict.fromkeys(columns))
     fields, arrays = [], []
     for name in names:
-        field, array = batch.schema.field(name), batch.column(name)
-        if pa.types.is_dictionary(field.type):
-            field, array = field.with_type(field.type.value_type), array.dictionary_decode()
-        fields.append(field)
+        array = _plain_array(batch.column(name))
+        fields.append(batch.schema.field(name).with_type(array.type))
         arrays.append(array)
     # A batch without columns keeps its number of rows only as a selection.
     schema = pa.schema(fields, batch.schema.metadata)
     return pa.record_batch(arrays, schema=schema) if arrays else batch.select([])
+
+
+def _plain_array(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        values = _plain_array(array.dictionary)  # pyarrow cannot decode a dictionary of views
+        return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
+    wide = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return array.cast(wide[array.type]) if array.type in wide else array
 
 
 def _read_headers(path: Path) -> tuple[list[Message], dict[str, str]]:
@@ -132,14 +137,11 @@ def _read_headers(path: Path) -> tuple[list[Message], dict[str, str]]:
     try:
         with path.open("rb") as file:
             messages = list(messages_of(file))
-            if not messages:
-                raise damaged(path, EXPECTED, "it has no schema")
-            file.seek(messages[0].offset)
-            header = file.read(messages[0].size)
     except BrokenMessageError as error:
         raise damaged(path, EXPECTED, str(error)) from error
     try:
-        return messages, describe(pa.ipc.read_schema(pa.py_buffer(header)), path)
+        with pa.memory_map(str(path)) as mapped:
+            return messages, describe(_schema(mapped.read_buffer()), path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise damaged(path, EXPECTED, f"its schema cannot be read: {error}") from error
 
@@ -193,13 +195,12 @@ def _batches(data: memoryview, block: Block, *, full: bool = False) -> list[pa.R
         )
         raise ShardChangedError(msg)
     file = pa.py_buffer(data)
-    is_file = bytes(data[: len(MAGIC)]) == MAGIC
     try:
-        schema = pa.ipc.read_schema(file[START:] if is_file else file)
         if block.offset == 0:
-            batches = _all_batches(file, is_file=is_file)
+            batches = _all_batches(file)
         else:
-            batches = _batches_of_run(file[block.offset : block.offset + block.size], schema)
+            run = file[block.offset : block.offset + block.size]
+            batches = _batches_of_run(run, _schema(file))
         for batch in batches:
             batch.validate(full=full)
     except (pa.ArrowException, EOFError, OSError, UnicodeDecodeError) as error:
@@ -221,11 +222,20 @@ def _damaged_block(block: Block, error: Exception) -> ShardFormatError:
     )
 
 
-def _all_batches(file: pa.Buffer, *, is_file: bool) -> list[pa.RecordBatch]:
-    if not is_file:
+def _schema(file: pa.Buffer) -> pa.Schema:
+    return pa.ipc.open_file(file).schema if _has_footer(file) else pa.ipc.read_schema(file)
+
+
+def _all_batches(file: pa.Buffer) -> list[pa.RecordBatch]:
+    if not _has_footer(file):
         return list(pa.ipc.open_stream(file))
     reader = pa.ipc.open_file(file)
     return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+
+
+def _has_footer(file: pa.Buffer) -> bool:
+    """Return True for the file format, False for a stream."""
+    return file[: len(MAGIC)].to_pybytes() == MAGIC
 
 
 def _batches_of_run(run: pa.Buffer, schema: pa.Schema) -> list[pa.RecordBatch]:

@@ -26,7 +26,7 @@ class BrokenMessageError(Exception):
 
 
 class Message(NamedTuple):
-    """A message in a file: a schema, a dictionary or a record batch."""
+    """A message in a file: a dictionary, a record batch, or the schema before them."""
 
     offset: int
     size: int  # bytes of header and body
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 def messages_of(file: BinaryIO) -> Iterator[Message]:
-    """Find the messages of a file in either format, the schema first."""
+    """Find the dictionaries and record batches of a file in either format."""
     size = os.fstat(file.fileno()).st_size
     file.seek(0)
     if file.read(len(MAGIC)) == MAGIC:
@@ -59,7 +59,8 @@ def _one_by_one(file: BinaryIO, size: int) -> Iterator[Message]:
             msg = "it ends without the end-of-stream marker"
             raise BrokenMessageError(msg)
         message = _message(file, offset, size, (DICTIONARY, BATCH) if offset else (SCHEMA,))
-        yield message
+        if message.kind != SCHEMA:
+            yield message
         offset += message.size
     if offset + len(END) != size:
         msg = f"{size - offset - len(END)} bytes follow the end-of-stream marker"
@@ -79,16 +80,30 @@ def _by_footer(file: BinaryIO, size: int) -> Iterator[Message]:
         raise BrokenMessageError(msg)
     file.seek(size - 10 - length)
     footer = Table.root(file.read(length))
-    messages = [_message(file, START, size, (SCHEMA,))]
+    messages = []
     for field, kind in ((2, DICTIONARY), (3, BATCH)):
         for place in footer.structs(field, 24):
             (offset,) = footer.unpack("<q", place)
             messages.append(_message(file, offset, size, (kind,)))
-    unlisted = size - 10 - length - START - sum(message.size for message in messages)
-    if not 0 <= unlisted <= len(END) + PADDING * len(messages):
+    begin = _end_of_schema(file, size)
+    if begin is None:
+        begin = min((message.offset for message in messages), default=size - 10 - length)
+    unlisted = size - 10 - length - begin - sum(message.size for message in messages)
+    if not 0 <= unlisted <= len(END) + PADDING * (1 + len(messages)):
         msg = f"its footer does not list all record batches: {unlisted} bytes are left over"
         raise BrokenMessageError(msg)
     yield from messages
+
+
+def _end_of_schema(file: BinaryIO, size: int) -> int | None:
+    """Return the end of the schema before the first record batch, None if it is no message.
+
+    polars does not write it as one. The schema in the footer is the one that counts.
+    """
+    file.seek(START)
+    if file.read(len(CONTINUATION)) != CONTINUATION:
+        return None
+    return START + _message(file, START, size, (SCHEMA,)).size
 
 
 def _message(file: BinaryIO, offset: int, size: int, kinds: tuple[int, ...]) -> Message:
