@@ -15,7 +15,6 @@ class LinesFormat(Format):
     """The first line of a file names its columns: `#name:type name:type`."""
 
     name = "lines"
-    suffixes = (".lines",)
 
     def __init__(self, options=None, *, seconds=0.0, log=None):
         super().__init__(options or ReadOptions())

@@ -206,7 +206,7 @@ def test_no_place_is_an_error_with_a_remedy(data, cache, tmp_path):
     (data / ".dataporter").touch()
     cache.parent.mkdir()
     cache.touch()
-    with pytest.raises(ShardCacheError, match="pass folder=") as error:
+    with pytest.raises(ShardCacheError, match="another one by index=") as error:
         opened(data)
     assert str(data / ".dataporter") in str(error.value)
     assert str(cache) in str(error.value)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import one_pass, plain
 from watching import until, worker_pids
 
-from dataporter import OptionError, OptionTypeError, ResumableDataLoader, sample_rng
+from dataporter import ResumableDataLoader, sample_rng
 from dataporter.errors import StateMismatchError, WorkerRestartWarning
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
@@ -289,35 +289,6 @@ def test_no_porter_outlives_its_dataset(texts, tmp_path):
     assert porters()
     del corpus
     until(lambda: not porters())
-
-
-# Bad input
-
-
-def test_columns_must_be_a_list_of_names(texts):
-    for wrong in ("text", [1], [["text"]]):
-        with pytest.raises(OptionTypeError, match="columns must be a list of names"):
-            ShardedDataset(texts, columns=wrong)
-    for wrong in ([], ["text", "text"]):
-        with pytest.raises(OptionError, match="at least one column, each once"):
-            ShardedDataset(texts, columns=wrong)
-
-
-def test_a_transform_must_be_callable(texts):
-    with pytest.raises(OptionTypeError, match="transform must be callable"):
-        ShardedDataset(texts, transform="lower")
-
-
-@pytest.mark.parametrize("wrong", [600, -601, 10**12])
-def test_an_index_out_of_range_says_how_many_samples_there_are(texts, wrong):
-    with pytest.raises(IndexError, match="the dataset has 600 samples"):
-        ShardedDataset(texts)[wrong]
-
-
-def test_an_index_must_be_an_int(texts):
-    for wrong in ("text", 1.5, slice(3), None):
-        with pytest.raises(OptionTypeError, match="a sample's index must be an int"):
-            ShardedDataset(texts)[wrong]
 
 
 def test_a_dataset_can_be_pickled(texts):

@@ -18,6 +18,9 @@ def __getattr__(name: str) -> Any:
     if name != "ShardedDataset":
         msg = f"module 'dataporter.shards' has no attribute {name!r}"
         raise AttributeError(msg)
-    from dataporter.shards.dataset import ShardedDataset  # noqa: PLC0415
+    from dataporter.shards.extra import shards_extra  # noqa: PLC0415
+
+    with shards_extra():
+        from dataporter.shards.dataset import ShardedDataset  # noqa: PLC0415
 
     return ShardedDataset

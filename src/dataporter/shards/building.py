@@ -251,7 +251,7 @@ def _cannot_write(refused: Sequence[tuple[Path, OSError]]) -> ShardCacheError:
     places = " and ".join(f"{path.parent} ({error.strerror or error})" for path, error in refused)
     msg = (
         f"the index could not be written to {places}. Free some space, make one of these folders "
-        "writable, or pass folder= with another one."
+        "writable, or name another one by index= (--folder of `dataporter index`)."
     )
     return ShardCacheError(refused[0][1].errno, msg)
 

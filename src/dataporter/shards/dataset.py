@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from dataporter.arguments import check_flag, check_int
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import Order, Plan, SequentialOrder, ShuffledOrder
+from dataporter.law.explanation import counted
 from dataporter.shards.building import open_index
-from dataporter.shards.files import Files, list_files
+from dataporter.shards.files import Files
 from dataporter.shards.formats.format import ReadOptions, Sample
-from dataporter.shards.formats.registry import SUFFIXES, make_format
+from dataporter.shards.formats.registry import find_files
 from dataporter.shards.porter import Porter
 from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
@@ -62,7 +64,7 @@ class ShardedDataset:
         columns: Sequence[str] | None = None,
         transform: Callable[[Sample], Any] | None = None,
         format: str | None = None,  # noqa: A002  what it is
-        dtype: str | None = None,
+        dtype: DTypeLike | None = None,
         window: int | None = None,
         allow_pickle: bool = False,
         index: str | PathLike[str] | None = None,
@@ -72,29 +74,25 @@ class ShardedDataset:
     ) -> None:
         options = ReadOptions(
             columns=_checked_columns(columns),
-            dtype=dtype,
+            dtype=_dtype_name(dtype),
             window=window,
             allow_pickle=allow_pickle,
         )
+        index_folder, cache_folder = _folder("index", index), _folder("cache", cache)
+        check_int("cache_bytes", cache_bytes, least=1, optional=True)
+        check_flag("progress", progress)
         if transform is not None and not callable(transform):
             msg = f"transform must be callable, found {type(transform).__name__} {transform!r}."
             raise OptionTypeError(msg)
-        listing = list_files(files, SUFFIXES, format=format)
-        reads = make_format(listing, options, format)
-        folder = None if index is None else Path(index)
-        self.index = open_index(listing, reads, folder=folder, progress=progress)
+        listing, reads = find_files(files, options, format)
+        self.index = open_index(listing, reads, folder=index_folder, progress=progress)
         check_schemas(self.index, reads)
         self.transform = transform
         is_mapped = all(reads.is_mapped(schema) for schema in self.index.schemas)
         self._porter = (
             None
             if is_mapped
-            else Porter(
-                self.index,
-                reads,
-                folder=None if cache is None else Path(cache),
-                cache_bytes=cache_bytes,
-            )
+            else Porter(self.index, reads, folder=cache_folder, cache_bytes=cache_bytes)
         )
         self._reader = Reader(self.index, reads, self._porter)
 
@@ -116,13 +114,18 @@ class ShardedDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Read many samples at once, those of one block together."""
-        samples = self._reader.samples(np.asarray(indices, dtype=np.int64))
+        numbers = np.asarray(indices)
+        is_plain = numbers.dtype.kind in "iu" and numbers.min() >= 0 and numbers.max() < len(self)
+        if not is_plain:  # none, counted from the end, or wrong
+            return [self[each] for each in indices]
+        samples = self._reader.samples(numbers.astype(np.int64, copy=False))
         return samples if self.transform is None else [self.transform(each) for each in samples]
 
     def __repr__(self) -> str:
         return (
-            f"ShardedDataset({len(self):,} samples in {len(self.index.rows):,} blocks of "
-            f"{len(self.index.paths):,} {self.index.format} files)"
+            f"ShardedDataset({counted(len(self), 'sample')} in "
+            f"{counted(len(self.index.rows), 'block')} of "
+            f"{counted(len(self.index.paths), f'{self.index.format} file')})"
         )
 
     def fingerprint(self) -> str:
@@ -178,10 +181,30 @@ class PortedOrder(Order):
         self.porter.announce(self.order, epoch, start, stop, plan)
 
 
+def _folder(name: str, value: str | PathLike[str] | None) -> Path | None:
+    if value is not None and not isinstance(value, str | PathLike):
+        msg = f"{name} must be a folder, found {type(value).__name__} {value!r}."
+        raise OptionTypeError(msg)
+    return None if value is None else Path(value)
+
+
+def _dtype_name(dtype: DTypeLike | None) -> str | None:
+    """Return the name of a dtype, so that "uint16" and np.uint16 are the same option."""
+    if dtype is None or isinstance(dtype, str):
+        return dtype
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        msg = f"dtype must be a NumPy dtype, such as 'uint16', found {dtype!r}."
+        raise OptionTypeError(msg) from error
+    return found.name if found.isnative else found.str
+
+
 def _checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+    is_list = isinstance(columns, Sequence) and not isinstance(columns, str)
+    if not is_list or not all(isinstance(name, str) for name in columns):
         msg = f'columns must be a list of names, such as ["text"], found {columns!r}.'
         raise OptionTypeError(msg)
     if len(set(columns)) < len(columns) or not columns:

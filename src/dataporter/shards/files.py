@@ -88,7 +88,7 @@ def _as_sequence(files: Files) -> list[str]:
         isinstance(one, str | os.PathLike) for one in each
     )
     if not is_named:
-        msg = f"files must be a path, a glob or a list of these, found {type(files).__name__}."
+        msg = f"files must be a path, a glob or a list of these, found {files!r}."
         raise OptionTypeError(msg)
     names = [os.fspath(one) for one in each]
     if not names or not all(names):
@@ -212,8 +212,8 @@ def _one_format(paths: Mapping[str, None], kinds: _Kinds, files: Files) -> str |
     formats = Counter(kinds.of(path) for path in paths)
     if len(formats) > 1:
         msg = (
-            f"files have several formats: {_by_suffix(paths)} in {files!r}. Name those of one "
-            "format by a glob, such as '**/*.parquet', or pass format=."
+            f"files have several formats: {_by_suffix(paths)} in {', '.join(_as_sequence(files))}. "
+            "Name those of one format by a glob, such as '**/*.parquet', or pass format=."
         )
         raise OptionError(msg)
     return next(iter(formats))
@@ -229,7 +229,8 @@ def _not_there(request: str, what: str) -> ShardsNotFoundError:
     folder = os.path.dirname(request)
     while glob.has_magic(folder) or not os.path.isdir(folder):
         folder = os.path.dirname(folder)
-    return ShardsNotFoundError(f"{what}. The folder {folder} is there: {_contents(folder)}.")
+    hint = " Braces are not expanded: write * in their place." if "{" in request else ""
+    return ShardsNotFoundError(f"{what}.{hint} The folder {folder} is there: {_contents(folder)}.")
 
 
 def _contents(folder: str) -> str:

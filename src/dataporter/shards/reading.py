@@ -9,13 +9,14 @@ from __future__ import annotations
 import mmap
 import os
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import ShardChangedError
+from dataporter.errors import ShardChangedError, ShardError
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.index import Index
 
@@ -58,13 +59,20 @@ class Reader:
         for place, block in enumerate(blocks):
             places.setdefault(block, []).append(place)
         if len(places) == len(blocks):
-            return [self._rows(block)((row,))[0] for block, row in zip(blocks, rows, strict=True)]
+            return [self._read(block, (row,))[0] for block, row in zip(blocks, rows, strict=True)]
         samples: list[Any] = [None] * len(blocks)
         for block, wanted in places.items():
-            read = self._rows(block)([rows[place] for place in wanted])
+            read = self._read(block, [rows[place] for place in wanted])
             for place, sample in zip(wanted, read, strict=True):
                 samples[place] = sample
         return samples
+
+    def _read(self, block: int, rows: Sequence[int]) -> list[Sample]:
+        try:
+            return self._rows(block)(rows)
+        except ShardError as error:
+            _name_file(error, self._index.path(block))
+            raise
 
     def _rows(self, number: int) -> Rows:
         rows = self._blocks.find(number)
@@ -113,6 +121,13 @@ class _Recent(Generic[Value]):
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
         return value
+
+
+def _name_file(error: ShardError, path: Path) -> None:
+    """Add the file to the message of a format, which sees only its contents."""
+    message = str(error)
+    if not isinstance(error, OSError) and str(path) not in message:  # an OSError names its own
+        error.args = (f"{message} The file is {path}.",)
 
 
 def _map(path: Path, expected: tuple[int, int]) -> memoryview:

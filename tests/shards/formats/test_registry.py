@@ -9,7 +9,7 @@ import pytest
 from dataporter.errors import OptionError
 from dataporter.shards.files import Listing, list_files
 from dataporter.shards.formats.format import ReadOptions
-from dataporter.shards.formats.registry import FORMATS, SUFFIXES, make_format
+from dataporter.shards.formats.registry import FORMATS, SUFFIXES, find_files, make_format
 
 
 def listing(*paths, format_=None):
@@ -17,11 +17,9 @@ def listing(*paths, format_=None):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_suffixes_of_a_format_are_those_in_the_registry(name):
-    made = make_format(listing("a"), ReadOptions(), name)
+def test_a_format_has_the_name_that_it_is_registered_by(name):
+    made = make_format(listing("a", format_=name), ReadOptions())
     assert made.name == name
-    assert made.suffixes == FORMATS[name].suffixes
-    assert all(SUFFIXES[suffix] == name for suffix in made.suffixes)
 
 
 def test_an_unknown_suffix_is_refused_with_those_known(tmp_path):
@@ -29,29 +27,38 @@ def test_an_unknown_suffix_is_refused_with_those_known(tmp_path):
     found = list_files(tmp_path / "b.csv", SUFFIXES)
     match = r"b\.csv has an unknown suffix.*\.parquet.*\.npy.*format=.*litdata"
     with pytest.raises(OptionError, match=match):
-        make_format(found, ReadOptions(), None)
+        make_format(found, ReadOptions())
 
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".tgz", ".TAR.GZ", ".tar.zst"])
 def test_a_compressed_tar_file_is_refused(suffix):
     with pytest.raises(OptionError, match=r"is a compressed tar file.*gunzip"):
-        make_format(listing(f"a{suffix}"), ReadOptions(), None)
+        make_format(listing(f"a{suffix}"), ReadOptions())
 
 
-def test_an_unknown_name_is_refused_with_those_known():
-    with pytest.raises(OptionError, match=r"'csv' is unknown.*parquet.*mds"):
-        make_format(listing("a.tar"), ReadOptions(), "csv")
+def test_an_unknown_name_is_refused_with_those_known(tmp_path):
+    match = r"format='parket' is unknown. Did you mean 'parquet'\? Pass one of parquet, .*mds"
+    with pytest.raises(OptionError, match=match):
+        find_files(tmp_path, ReadOptions(), "parket")
 
 
-def test_a_name_is_preferred_to_what_the_listing_found():
-    assert make_format(listing("a.bin", format_="tokens"), ReadOptions(), "tar").name == "tar"
-    assert make_format(listing("a.bin", format_="tokens"), ReadOptions(), None).name == "tokens"
+def test_a_name_is_preferred_to_what_the_suffix_tells(tmp_path):
+    (tmp_path / "a.bin").touch()
+    assert find_files(tmp_path / "a.bin", ReadOptions(), "tar")[1].name == "tar"
+    assert find_files(tmp_path / "a.bin", ReadOptions(), None)[1].name == "tokens"
+
+
+@pytest.mark.parametrize("options", [{"dtype": "uint16"}, {"window": 8}])
+def test_options_of_tokens_are_refused_for_other_files(options):
+    match = f"{next(iter(options))}= is for files of tokens, found parquet files. Leave it out."
+    with pytest.raises(OptionError, match=match):
+        make_format(listing("a", format_="parquet"), ReadOptions(**options))
 
 
 @pytest.mark.parametrize(("kind", "name"), [("mds", "hashed"), ("mds", "zstd"), ("litdata", "raw")])
 def test_a_folder_with_an_index_has_its_format(fixtures, kind, name):
     found = list_files(fixtures / kind / name, SUFFIXES)
-    assert make_format(found, ReadOptions(), None).name == kind
+    assert make_format(found, ReadOptions()).name == kind
 
 
 def test_the_registry_imports_no_format():

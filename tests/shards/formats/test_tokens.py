@@ -132,7 +132,7 @@ def test_an_unknown_dtype_is_refused_before_anything_is_read(dtype):
 
 @pytest.mark.parametrize("window", [0, -1])
 def test_a_window_without_tokens_is_refused(window):
-    with pytest.raises(OptionError, match=f"window={window} is too small"):
+    with pytest.raises(OptionError, match=f"window must be at least 1, found {window}"):
         tokens(window=window)
 
 

@@ -37,7 +37,6 @@ class ArrowFormat(Format):
     """Arrow IPC, the file and the stream format."""
 
     name = "arrow"
-    suffixes = (".arrow", ".ipc", ".feather")
 
     def scan(self, path: Path) -> Scanned:
         messages, columns = _read_headers(path)

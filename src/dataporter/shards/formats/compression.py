@@ -8,7 +8,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from dataporter.errors import MissingExtraError, OptionError, ShardFormatError
+from dataporter.errors import OptionError, ShardFormatError
+from dataporter.shards.extra import shards_extra
 
 KNOWN = ("zstd", "gz", "bz2")
 
@@ -58,9 +59,7 @@ def decompress_zstd(data: bytes | memoryview, size: int) -> bytes:
 
 def require_zstandard() -> Any:
     """Import zstandard, or say how to install it."""
-    try:
+    with shards_extra():
         import zstandard  # noqa: PLC0415  an extra
-    except ImportError:
-        msg = "zstandard is missing. Install it with: pip install torch-dataporter[shards]"
-        raise MissingExtraError(msg) from None
+
     return zstandard

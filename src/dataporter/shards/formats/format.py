@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+from dataporter.arguments import check_flag, check_int
 from dataporter.shards.blocks import Block, Scanned
 
 Sample: TypeAlias = dict[str, Any]
@@ -28,12 +29,15 @@ class ReadOptions:
     window: int | None = None  # tokens in a sample
     allow_pickle: bool = False  # unpickling runs code from the data
 
+    def __post_init__(self) -> None:
+        check_int("window", self.window, least=1, optional=True)
+        check_flag("allow_pickle", self.allow_pickle)
+
 
 class Format(ABC):
     """One file format, with the options of one dataset. It can be pickled."""
 
     name: ClassVar[str]
-    suffixes: ClassVar[tuple[str, ...]]  # of file names, such as ".parquet"
     fixes_schema: ClassVar[bool] = True  # whether all files must have the same schema
 
     def __init__(self, options: ReadOptions) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from dataporter.errors import MissingExtraError
+from dataporter.shards.formats.compression import require_zstandard
 
 STEP = 256 << 10  # bytes read at once
 GZIP = b"\x1f\x8b"
@@ -82,9 +82,4 @@ def _decompressor(compression: str) -> Callable[[], Any]:
     """Return a function that begins to decompress a frame."""
     if compression == "gzip":
         return lambda: zlib.decompressobj(wbits=31)
-    try:
-        import zstandard  # noqa: PLC0415  needed for .zst files only
-    except ImportError as error:
-        msg = "zstandard is required for .zst files. Run `pip install torch-dataporter[shards]`."
-        raise MissingExtraError(msg) from error
-    return zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj
+    return require_zstandard().ZstdDecompressor(max_window_size=WINDOW).decompressobj  # type: ignore[no-any-return]

@@ -37,11 +37,6 @@ class JsonLinesFormat(Format):
     """JSON lines: one object in each line, blank lines between them."""
 
     name = "jsonl"
-    suffixes = tuple(
-        kind + compression
-        for kind in (".jsonl", ".ndjson", ".json")
-        for compression in ("", ".gz", ".zst")
-    )
     fixes_schema = False
 
     def scan(self, path: Path) -> Scanned:

@@ -21,7 +21,7 @@ from dataporter.errors import OptionError, ShardChangedError, ShardFormatError, 
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats import litdata_packing as packing
 from dataporter.shards.formats.evidence import evidence_of_ends, require_whole
-from dataporter.shards.formats.format import Format, ReadOptions, Rows
+from dataporter.shards.formats.format import Format, Rows
 from dataporter.shards.formats.listed import (
     ListedFolder,
     folder_of,
@@ -48,13 +48,6 @@ class LitDataFormat(Format):
     """Chunks of a LitData folder."""
 
     name = "litdata"
-    suffixes = ()  # its chunks end in .bin, as token files do: the folder's index tells them apart
-
-    def __init__(self, options: ReadOptions) -> None:
-        super().__init__(options)
-        if options.window is not None and options.window < 1:
-            msg = f"window={options.window} is too small. Pass a window of at least 1."
-            raise OptionError(msg)
 
     def scan(self, path: Path) -> Scanned:
         folder = folder_of(path)

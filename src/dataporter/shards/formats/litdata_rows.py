@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dataporter.errors import MissingExtraError, ShardFormatError, ShardSchemaError
+from dataporter.errors import ShardFormatError, ShardSchemaError
 from dataporter.shards.formats.format import Rows, Sample
 from dataporter.shards.formats.litdata_values import Decode, Tree, leaf_decoder
 from dataporter.shards.formats.tokens import COLUMN as TOKENS
@@ -113,11 +113,8 @@ def arrow_rows(data: memoryview, rows: int, columns: tuple[str, ...] | None) -> 
 
 
 def _arrow_table(file: memoryview) -> Any:
-    try:
-        import pyarrow as pa  # noqa: PLC0415  an extra
-    except ImportError:
-        msg = "pyarrow is missing. Install it with: pip install torch-dataporter[shards]"
-        raise MissingExtraError(msg) from None
+    import pyarrow as pa  # noqa: PLC0415  few chunks need it
+
     try:
         buffer = pa.py_buffer(file)
         is_file = bytes(file[:6]) == b"ARROW1"

@@ -58,7 +58,6 @@ class MdsFormat(Format):
     """Shards of an MDS folder, raw or compressed."""
 
     name = "mds"
-    suffixes = (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2", ".mds.br", ".mds.snappy")
 
     def scan(self, path: Path) -> Scanned:
         folder, shard, file = _find(path)

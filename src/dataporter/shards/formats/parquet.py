@@ -33,7 +33,6 @@ class ParquetFormat(Format):
     """Parquet, with any encoding and compression that pyarrow reads."""
 
     name = "parquet"
-    suffixes = (".parquet",)
 
     def scan(self, path: Path) -> Scanned:
         footer = _read_footer(path)

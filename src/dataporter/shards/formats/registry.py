@@ -8,8 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple
 
+from dataporter.arguments import did_you_mean
 from dataporter.errors import OptionError
-from dataporter.shards.files import Listing
+from dataporter.shards.files import Files, Listing, list_files
 from dataporter.shards.formats.format import Format, ReadOptions
 
 
@@ -38,17 +39,30 @@ FORMATS = {
     "tokens": _Known("tokens:TokensFormat", (".bin", ".npy")),
 }
 SUFFIXES = {suffix: name for name, known in FORMATS.items() for suffix in known.suffixes}
+# Formats that take an option.
+_OF_TOKENS = {"dtype": ("tokens",), "window": ("tokens", "litdata")}
 _COMPRESSED_TAR = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 
 
-def make_format(listing: Listing, options: ReadOptions, name: str | None) -> Format:
-    """Make the format of listed files, by its name if that is given."""
-    name = name or listing.format
+def find_files(files: Files, options: ReadOptions, name: str | None) -> tuple[Listing, Format]:
+    """List the files of a dataset, and make their format, by its name if that is given."""
+    if name is not None and name not in FORMATS:
+        hint = did_you_mean(str(name), FORMATS)
+        msg = f"format={name!r} is unknown.{hint} Pass one of {', '.join(FORMATS)}."
+        raise OptionError(msg)
+    listing = list_files(files, SUFFIXES, format=name)
+    return listing, make_format(listing, options)
+
+
+def make_format(listing: Listing, options: ReadOptions) -> Format:
+    """Make the format of listed files."""
+    name = listing.format
     if name is None:
         raise _unknown_suffix(listing)
-    if name not in FORMATS:
-        msg = f"the format {name!r} is unknown; known are {', '.join(FORMATS)}."
-        raise OptionError(msg)
+    for option, formats in _OF_TOKENS.items():
+        if getattr(options, option) is not None and name not in formats:
+            msg = f"{option}= is for files of tokens, found {name} files. Leave it out."
+            raise OptionError(msg)
     module, _, class_name = FORMATS[name].place.partition(":")
     found = importlib.import_module(f"dataporter.shards.formats.{module}")
     made: Format = getattr(found, class_name)(options)

@@ -60,7 +60,6 @@ class TarFormat(Format):
     """Tar files as webdataset writes them, not compressed."""
 
     name = "tar"
-    suffixes = (".tar",)
     fixes_schema = False  # samples need not have the same extensions
 
     def scan(self, path: Path) -> Scanned:

@@ -34,13 +34,9 @@ class TokensFormat(Format):
     """Numbers as they lie in memory, in windows of equal length."""
 
     name = "tokens"
-    suffixes = (".bin", ".npy")
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
-        if options.window is not None and options.window < 1:
-            msg = f"window={options.window} is too small. Pass a window of at least 1."
-            raise OptionError(msg)
         if options.dtype is not None:
             _parse_dtype(options.dtype)
 

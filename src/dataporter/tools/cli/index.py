@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dataporter.errors import MissingExtraError
 from dataporter.law.explanation import counted, laid_out
+from dataporter.shards.extra import shards_extra
 from dataporter.tools.cli.terminal import make_console, say
 
 if TYPE_CHECKING:
     from dataporter.tools.index import IndexFigures
 
 _SHOWN = 5  # warnings
-_EXTRA = ("pyarrow", "zstandard")
 
 
 def index(
@@ -41,14 +40,8 @@ def index(
     Files that were indexed before and have not changed are not scanned again. Exit status: 0; 1
     if files differ in the columns, or a column is missing; 2 if a file cannot be read.
     """
-    try:
+    with shards_extra():
         figures = _figures(paths, columns, format_name, dtype, window, folder, rebuild, not as_json)
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
-            raise
-        remedy = 'pip install "torch-dataporter[shards]"'
-        msg = f"{error.name} is not installed. Install it: {remedy}."
-        raise MissingExtraError(msg) from error
     if as_json:
         typer.echo(json.dumps(figures.as_dict(), indent=2))
     else:
@@ -69,14 +62,12 @@ def _figures(
 ) -> IndexFigures:
     # The other commands do without the packages that these need.
     from dataporter.shards.building import update_index  # noqa: PLC0415
-    from dataporter.shards.files import list_files  # noqa: PLC0415
     from dataporter.shards.formats.format import ReadOptions  # noqa: PLC0415
-    from dataporter.shards.formats.registry import SUFFIXES, make_format  # noqa: PLC0415
+    from dataporter.shards.formats.registry import find_files  # noqa: PLC0415
     from dataporter.tools.index import figures_of  # noqa: PLC0415
 
     options = ReadOptions(columns=tuple(columns) if columns else None, dtype=dtype, window=window)
-    listing = list_files(paths, SUFFIXES, format=format_name)
-    reads = make_format(listing, options, format_name)
+    listing, reads = find_files(paths, options, format_name)
     opened = update_index(listing, reads, folder=folder, progress=progress, rebuild=rebuild)
     return figures_of(opened, reads)
 
