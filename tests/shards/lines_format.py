@@ -15,6 +15,7 @@ class LinesFormat(Format):
     """The first line of a file names its columns: `#name:type name:type`."""
 
     name = "lines"
+    scan_options = ("window",)
 
     def __init__(self, options=None, *, seconds=0.0, log=None):
         super().__init__(options or ReadOptions())

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from dataporter.shards.files import INDEX_FOLDER, Listing
@@ -19,7 +18,8 @@ def index_paths(listing: Listing, format: Format, folder: Path | None) -> list[P
     A name stands for what was asked for, so several globs over one folder have an index each.
     Elsewhere than beside the data, it stands for the folder of the data too.
     """
-    asked = [listing.request, format.name, _scan_options(format)]
+    options = {name: getattr(format.options, name) for name in format.scan_options}
+    asked = [listing.request, format.name, options]
     apart = _name([*asked, str(listing.root)])
     if folder is not None:
         return [Path(folder).absolute() / apart]
@@ -31,13 +31,6 @@ def index_paths(listing: Listing, format: Format, folder: Path | None) -> list[P
 def _name(asked: object) -> str:
     digest = hashlib.blake2b(json.dumps(asked).encode(), digest_size=8)
     return f"index-{digest.hexdigest()}.arrow"
-
-
-def _scan_options(format: Format) -> dict[str, object]:  # noqa: A002  the word of this room
-    """Return the options that decide what a scan finds."""
-    options = asdict(format.options)
-    del options["allow_pickle"]
-    return options
 
 
 def _cache_folder() -> Path | None:

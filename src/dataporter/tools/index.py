@@ -122,9 +122,12 @@ def _blocks(figures: IndexFigures) -> str:
     rows, bytes_ = figures.rows_per_block, figures.bytes_per_block
     if rows is None or bytes_ is None:
         return "none"
+    each = f"{figures.blocks:,}, each of {counted(rows.median, 'row')} and {size(bytes_.median)}"
+    if rows.least == rows.most and bytes_.least == bytes_.most:
+        return each
     return (
-        f"{figures.blocks:,}, each of {rows.median:,} rows and {size(bytes_.median)} (median); "
-        f"{rows.least:,} to {rows.most:,} rows, {size(bytes_.least)} to {size(bytes_.most)}"
+        f"{each} (median); {rows.least:,} to {rows.most:,} rows, "
+        f"{size(bytes_.least)} to {size(bytes_.most)}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +13,40 @@ from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import Format
 from dataporter.shards.formats.registry import SUFFIXES
 
+ESTIMATING = {"parquet", "arrow"}  # formats that only estimate the size of a decoded block
+
 
 def listed_files(folder: Path) -> list[str]:
     """Return the files that the index.json of a folder lists."""
     return list(list_files(folder, SUFFIXES).paths)
 
 
-def read_all(format_: Format, path: Path, scratch: Path | None = None) -> list[dict[str, Any]]:
-    """Return all samples of a file, in order, each read alone, from a format that was pickled."""
+def read_all(format_: Format, path: Path) -> list[dict[str, Any]]:
+    """Return all samples of a file, in order."""
+    return [sample for block in read_blocks(format_, path) for sample in block]
+
+
+def read_blocks(format_: Format, path: Path) -> list[list[dict[str, Any]]]:
+    """Return the samples of each block, each read alone, from a format that was pickled."""
     format_ = pickle.loads(pickle.dumps(format_))
     scanned = format_.scan(path)
-    samples: list[dict[str, Any]] = []
-    for block in scanned.blocks:
-        assert block.rows > 0
-        samples += _read_block(format_, path, block, scanned, scratch)
-    return samples
+    format_.check(scanned.schema)
+    with tempfile.TemporaryDirectory() as scratch:
+        return [
+            _read_block(format_, path, block, scanned, Path(scratch, "decoded"))
+            for block in scanned.blocks
+        ]
 
 
 def _read_block(
-    format_: Format, path: Path, block: Block, scanned: Scanned, scratch: Path | None
+    format_: Format, path: Path, block: Block, scanned: Scanned, decoded: Path
 ) -> list[dict[str, Any]]:
-    format_.check(scanned.schema)
+    assert block.rows > 0
     if not format_.is_mapped(scanned.schema):
-        assert scratch is not None
-        to = scratch / f"{path.name}.{block.offset}"
-        format_.decode(path, block, scanned.schema, to)
-        assert to.stat().st_size == block.decoded
-        path, block = to, block._replace(offset=0, size=block.decoded)
+        format_.decode(path, block, scanned.schema, decoded)
+        size = decoded.stat().st_size
+        assert format_.name in ESTIMATING or size == block.decoded
+        path, block = decoded, block._replace(offset=0, size=size)
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     view = memoryview(data)

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from arrow_values import assert_same, samples_of, tables
 from foreign_files import FOREIGN
-from format_reading import read_all, read_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import read_all, read_blocks
 
 from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
 from dataporter.shards.formats import arrow
@@ -27,6 +27,10 @@ ENCODED = TABLE.append_column("kind", pa.array(["a", "b", None, "c"] * 25).dicti
 WRITERS = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}
 
 
+def arrow_format(columns=None):
+    return ArrowFormat(ReadOptions(columns=columns))
+
+
 def write(path, table, kind="file", rows=10, compression=None):
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with WRITERS[kind](str(path), table.schema, options=options) as writer:
@@ -35,7 +39,7 @@ def write(path, table, kind="file", rows=10, compression=None):
 
 
 def scan(path, columns=None):
-    return ArrowFormat(ReadOptions(columns=columns)).scan(path)
+    return arrow_format(columns).scan(path)
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -44,9 +48,11 @@ def scan(path, columns=None):
 def test_every_kind_of_file_has_its_rows(tmp_path, kind, compression, table):
     path = write(tmp_path / "a.arrow", table, kind, compression=compression)
     found = scan(path)
-    assert ArrowFormat(ReadOptions()).is_mapped(found.schema) is (compression is None)
-    assert_same(read_all(ArrowFormat, path), samples_of(table))
-    assert_same(read_all(ArrowFormat, path, ("emb", "id")), samples_of(table.select(["emb", "id"])))
+    assert arrow_format().is_mapped(found.schema) is (compression is None)
+    assert_same(read_all(arrow_format(), path), samples_of(table))
+    assert_same(
+        read_all(arrow_format(("emb", "id")), path), samples_of(table.select(["emb", "id"]))
+    )
 
 
 @settings(max_examples=40)
@@ -54,7 +60,7 @@ def test_every_kind_of_file_has_its_rows(tmp_path, kind, compression, table):
 def test_samples_are_those_of_pyarrow(tmp_path_factory, table, kind, compression, rows):
     path = tmp_path_factory.mktemp("arrow") / "a.arrow"
     write(path, table, kind, rows, compression)
-    assert_same(read_all(ArrowFormat, path), samples_of(table))
+    assert_same(read_all(arrow_format(), path), samples_of(table))
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -67,7 +73,7 @@ def test_blocks_are_runs_of_record_batches(tmp_path, kind, monkeypatch):
     assert [block.offset + block.size for block in blocks[:-1]] == [b.offset for b in blocks[1:]]
     assert len({block.checksum for block in blocks}) == len(blocks)
     assert {block.rows % 10 for block in blocks} == {0}
-    found = read_blocks(ArrowFormat, path)
+    found = read_blocks(arrow_format(), path)
     assert_same([sample for block in found for sample in block], samples_of(TABLE))
 
 
@@ -97,7 +103,7 @@ def test_a_stream_may_replace_its_dictionaries(tmp_path):
         with pa.ipc.new_stream(str(tmp_path / "a"), batches[0].schema, options=options) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        found = read_all(ArrowFormat, tmp_path / "a")
+        found = read_all(arrow_format(), tmp_path / "a")
         assert [sample["a"] for sample in found] == ["a", "b", "c", "a"]
 
 
@@ -106,7 +112,7 @@ def test_opening_a_block_copies_nothing(tmp_path):
     (block,) = scan(path).blocks
     data = path.read_bytes()
     before = pa.total_allocated_bytes()
-    rows = ArrowFormat(ReadOptions()).open(memoryview(data), block, {})
+    rows = arrow_format().open(memoryview(data), block, {})
     assert pa.total_allocated_bytes() - before < 100_000
     assert rows([4]) == [{"a": b"x" * 1_000_000}]
 
@@ -136,7 +142,7 @@ def test_folders_of_datasets_are_read_as_they_lie(tmp_path):
     files = sorted(tmp_path.glob("data-*.arrow"))
     assert len(files) == 3
     assert len({str(scan(file).schema) for file in files}) == 1
-    samples = [sample for file in files for sample in read_all(ArrowFormat, file)]
+    samples = [sample for file in files for sample in read_all(arrow_format(), file)]
     expected = [
         {
             "grid": np.full((2, 3), n, np.float32),
@@ -155,7 +161,7 @@ def test_folders_of_datasets_are_read_as_they_lie(tmp_path):
 def test_a_dataset_with_indices_is_read_in_the_order_of_its_file(tmp_path):
     datasets.Dataset.from_dict({"a": list(range(20))}).save_to_disk(tmp_path)
     (file,) = tmp_path.glob("data-*.arrow")
-    assert [sample["a"] for sample in read_all(ArrowFormat, file)] == list(range(20))
+    assert [sample["a"] for sample in read_all(arrow_format(), file)] == list(range(20))
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -168,7 +174,7 @@ def test_a_file_without_rows_has_no_blocks(tmp_path, kind):
 
 
 def test_a_missing_column_is_named(tmp_path):
-    source = ArrowFormat(ReadOptions(columns=("txt",)))
+    source = arrow_format(("txt",))
     with pytest.raises(ShardSchemaError, match="Did you mean 'text'"):
         source.check(source.scan(write(tmp_path / "a.arrow", TABLE)).schema)
 
@@ -200,7 +206,7 @@ def test_a_file_that_is_cut_off_is_an_error(tmp_path_factory, kind, compression,
     start -= data.draw(st.sampled_from([0, start % 8]))
     path.write_bytes(whole[:start])
     with pytest.raises(ShardFormatError, match="again"):
-        read_all(ArrowFormat, path)
+        read_all(arrow_format(), path)
 
 
 def test_the_schema_of_a_file_is_that_of_its_footer(tmp_path):
@@ -208,7 +214,7 @@ def test_the_schema_of_a_file_is_that_of_its_footer(tmp_path):
     whole = bytearray(path.read_bytes())
     whole[8:16] = bytes(8)  # polars writes no message there
     path.write_bytes(whole)
-    assert_same(read_all(ArrowFormat, path), samples_of(TABLE))
+    assert_same(read_all(arrow_format(), path), samples_of(TABLE))
 
 
 def test_compressed_dictionaries_of_views_are_decoded(tmp_path):
@@ -216,7 +222,7 @@ def test_compressed_dictionaries_of_views_are_decoded(tmp_path):
     encoded = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), values)
     table = pa.table({"text": encoded, "view": pa.array(["c", None, "d" * 20], pa.string_view())})
     path = write(tmp_path / "a.arrow", table, compression="zstd")
-    assert read_all(ArrowFormat, path) == table.to_pylist()
+    assert read_all(arrow_format(), path) == table.to_pylist()
 
 
 def test_a_stream_cut_between_messages_is_an_error(tmp_path):
@@ -244,7 +250,7 @@ def test_a_damaged_header_is_an_error_or_seen(tmp_path_factory, kind, data):
     whole[place] ^= data.draw(st.integers(1, 255))
     path.write_bytes(whole)
     try:
-        found = read_all(ArrowFormat, path)
+        found = read_all(arrow_format(), path)
     except (ShardFormatError, ShardChangedError, ShardSchemaError):
         return
     assert len(found) == 100  # a value or a name has changed, and no checksum is there to tell
@@ -252,7 +258,7 @@ def test_a_damaged_header_is_an_error_or_seen(tmp_path_factory, kind, data):
 
 def test_a_file_that_became_shorter_is_an_error(tmp_path):
     path = write(tmp_path / "a.arrow", TABLE)
-    source = ArrowFormat(ReadOptions())
+    source = arrow_format()
     found = source.scan(path)
     with pytest.raises(ShardChangedError, match="shorter than when it was indexed"):
         source.open(memoryview(path.read_bytes()[:900]), found.blocks[0], found.schema)

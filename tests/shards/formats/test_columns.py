@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataporter.errors import ShardFormatError, ShardSchemaError
-from dataporter.shards.formats.columns import check_columns, describe, rows_of, rows_of_batches
+from dataporter.shards.formats.chosen import check_columns
+from dataporter.shards.formats.columns import describe, rows_of, rows_of_batches
 
 
 @given(tables())

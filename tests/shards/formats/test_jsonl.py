@@ -6,9 +6,9 @@ import json
 import pytest
 import zstandard
 from foreign_files import FOREIGN
-from format_reading import read_all, read_blocks
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from reading import read_all, read_blocks
 
 from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
 from dataporter.shards.formats import jsonl
@@ -28,13 +28,17 @@ json_values = st.recursive(
 objects = st.dictionaries(st.text(max_size=5), json_values, max_size=4)
 
 
+def jsonl_format(columns=None):
+    return JsonLinesFormat(ReadOptions(columns=columns))
+
+
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(jsonl, "TARGET", 1000)
 
 
 def scan(path):
-    return JsonLinesFormat(ReadOptions()).scan(path)
+    return jsonl_format().scan(path)
 
 
 def frames(text, size, suffix):
@@ -53,7 +57,7 @@ def written(folder, suffix, text, size=None):
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_samples_are_those_of_json(tmp_path, suffix):
     path = written(tmp_path, suffix, TEXT)
-    assert read_all(JsonLinesFormat, path) == ROWS
+    assert read_all(jsonl_format(), path) == ROWS
     assert scan(path).schema["columns"] == {"id": "int", "text": "str", "meta": "dict"}
 
 
@@ -76,7 +80,7 @@ def test_any_lines_and_frames_give_all_rows(
     path = written(tmp_path_factory.mktemp("jsonl"), suffix, blob, size)
     expected = [json.loads(line) for line in blob.split(b"\n") if line.strip()]
     assert expected == rows
-    assert read_all(JsonLinesFormat, path) == rows
+    assert read_all(jsonl_format(), path) == rows
 
 
 def test_plain_blocks_are_slices_cut_at_newlines(tmp_path):
@@ -91,14 +95,14 @@ def test_plain_blocks_are_slices_cut_at_newlines(tmp_path):
 def test_a_line_longer_than_a_block_is_one_block(tmp_path):
     rows = [{"a": "x" * size} for size in (10, 5000, 10, 3000)]
     path = written(tmp_path, "", "\n".join(map(json.dumps, rows)).encode())
-    assert read_all(JsonLinesFormat, path) == rows
+    assert read_all(jsonl_format(), path) == rows
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_frames_are_grouped_into_blocks(tmp_path, suffix):
     for size in (7, 250, 1300, 5000):
         path = written(tmp_path, suffix, TEXT, size)
-        found = read_blocks(JsonLinesFormat, path)
+        found = read_blocks(jsonl_format(), path)
         assert [row for block in found for row in block] == ROWS
         assert len(found) > 2
 
@@ -112,7 +116,7 @@ def test_frames_that_end_with_lines_share_no_bytes(tmp_path, suffix):
     blocks = scan(path).blocks
     assert len(blocks) == len(parts)
     assert [block.offset + block.size for block in blocks[:-1]] == [b.offset for b in blocks[1:]]
-    assert read_all(JsonLinesFormat, path) == ROWS
+    assert read_all(jsonl_format(), path) == ROWS
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -127,29 +131,29 @@ def test_a_large_file_of_one_frame_is_warned_of(tmp_path, suffix, monkeypatch):
 def test_the_contents_tell_the_compression_not_the_name(tmp_path):
     path = tmp_path / "a.jsonl.gz"  # as a browser leaves it that has decompressed it
     path.write_bytes(TEXT)
-    assert read_all(JsonLinesFormat, path) == ROWS
+    assert read_all(jsonl_format(), path) == ROWS
 
 
 def test_gzip_padding_is_no_data(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(TEXT) + bytes(700))
-    assert read_all(JsonLinesFormat, path) == ROWS
+    assert read_all(jsonl_format(), path) == ROWS
 
 
 def test_a_byte_order_mark_is_no_data(tmp_path):
-    assert read_all(JsonLinesFormat, written(tmp_path, "", b"\xef\xbb\xbf" + TEXT)) == ROWS
+    assert read_all(jsonl_format(), written(tmp_path, "", b"\xef\xbb\xbf" + TEXT)) == ROWS
 
 
 def test_samples_have_the_chosen_columns(tmp_path):
     path = written(tmp_path, "", b'{"a": 1, "b": 2}\n{"b": 3, "c": 4}\n')
-    assert read_all(JsonLinesFormat, path, ("b", "a")) == [{"b": 2, "a": 1}, {"b": 3}]
+    assert read_all(jsonl_format(("b", "a")), path) == [{"b": 2, "a": 1}, {"b": 3}]
     with pytest.raises(ShardSchemaError, match=r"none of the columns 'bb'.* Did you mean 'b'"):
-        read_all(JsonLinesFormat, path, ("bb",))
+        read_all(jsonl_format(("bb",)), path)
 
 
 def test_files_may_have_different_keys():
     assert not JsonLinesFormat.fixes_schema
-    JsonLinesFormat(ReadOptions(columns=("a",))).check({"columns": {"b": "int"}})
+    jsonl_format(("a",)).check({"columns": {"b": "int"}})
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ""])
@@ -197,10 +201,10 @@ def test_a_line_that_is_no_object_is_an_error_with_its_place(tmp_path, text, fou
 def test_a_line_that_is_no_json_is_an_error_with_its_place(tmp_path):
     path = written(tmp_path, "", b'{"a": 1}\n{"a": }\n{"a": 3}\n')
     with pytest.raises(ShardFormatError, match="at byte 9 of its file"):
-        read_all(JsonLinesFormat, path)
+        read_all(jsonl_format(), path)
     deep = b'{"a": 1}\n{"a": ' + b"[" * 100_000 + b'\n{"a": 3}\n'
     with pytest.raises(ShardFormatError, match="at byte 9 of its file"):
-        read_all(JsonLinesFormat, written(tmp_path, "", deep))
+        read_all(jsonl_format(), written(tmp_path, "", deep))
 
 
 @settings(max_examples=80)
@@ -210,7 +214,7 @@ def test_compressed_data_that_is_cut_off_is_an_error(tmp_path_factory, suffix, s
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
     try:
-        found = read_all(JsonLinesFormat, path)
+        found = read_all(jsonl_format(), path)
     except ShardFormatError as error:
         assert "again" in str(error)  # noqa: PT017  both outcomes are right
         return
@@ -226,7 +230,7 @@ def test_plain_text_that_is_cut_in_a_line_is_an_error(tmp_path_factory, end):
     path = written(tmp_path_factory.mktemp("cut"), "", TEXT[:end])
     is_whole = TEXT[end - 1 : end] == b"\n" or TEXT[end : end + 1] == b"\n"
     if is_whole:
-        assert len(read_all(JsonLinesFormat, path)) == TEXT[: end + 1].count(b"\n")
+        assert len(read_all(jsonl_format(), path)) == TEXT[: end + 1].count(b"\n")
         return
     with pytest.raises(ShardFormatError, match=r"cut off|first line"):
         scan(path)
@@ -239,14 +243,14 @@ def test_damaged_compressed_data_is_an_error(tmp_path, suffix):
     whole[len(whole) // 2] ^= 0xFF
     path.write_bytes(whole)
     with pytest.raises(ShardFormatError) as caught:
-        read_all(JsonLinesFormat, path)
+        read_all(jsonl_format(), path)
     assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_replaced_file_is_an_error(tmp_path, suffix):
     path = written(tmp_path, suffix, TEXT, 2000)
-    source = JsonLinesFormat(ReadOptions())
+    source = jsonl_format()
     found = source.scan(path)
     other = TEXT.replace(b'"id": 1', b'"id": 2') if suffix else TEXT.replace(b"\n", b"\n\n")
     written(tmp_path, suffix, other, 2000)

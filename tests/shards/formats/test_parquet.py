@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from arrow_values import PARQUET, assert_same, samples_of, tables
 from foreign_files import FOREIGN
-from format_reading import read_all, read_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import read_all, read_blocks
 
 from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
 from dataporter.shards.formats import parquet
@@ -29,8 +29,12 @@ TABLE = pa.table(
 )
 
 
+def parquet_format(columns=None):
+    return ParquetFormat(ReadOptions(columns=columns))
+
+
 def scan(path, columns=None):
-    return ParquetFormat(ReadOptions(columns=columns)).scan(path)
+    return parquet_format(columns).scan(path)
 
 
 @pytest.fixture
@@ -40,8 +44,8 @@ def path(tmp_path):
 
 
 def test_each_row_group_is_a_block(path):
-    assert [len(block) for block in read_blocks(ParquetFormat, path)] == [30, 30, 30, 10]
-    assert_same(read_all(ParquetFormat, path), samples_of(pq.read_table(path)))
+    assert [len(block) for block in read_blocks(parquet_format(), path)] == [30, 30, 30, 10]
+    assert_same(read_all(parquet_format(), path), samples_of(pq.read_table(path)))
 
 
 @settings(max_examples=40)
@@ -53,13 +57,13 @@ def test_samples_are_those_of_pyarrow(tmp_path_factory, table, group, compressio
         expected = samples_of(pq.read_table(path))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return  # pyarrow itself does not write or read such nested types
-    assert_same(read_all(ParquetFormat, path), expected)
+    assert_same(read_all(parquet_format(), path), expected)
 
 
 def test_only_chosen_columns_are_decoded_in_the_order_asked_for(path, tmp_path):
-    samples = read_all(ParquetFormat, path, ("emb", "id"))
+    samples = read_all(parquet_format(("emb", "id")), path)
     assert [*samples[99]] == ["emb", "id"]
-    source = ParquetFormat(ReadOptions(columns=("id",)))
+    source = parquet_format(("id",))
     found = source.scan(path)
     source.decode(path, found.blocks[0], found.schema, tmp_path / "decoded")
     with pa.memory_map(str(tmp_path / "decoded")) as file:
@@ -68,7 +72,7 @@ def test_only_chosen_columns_are_decoded_in_the_order_asked_for(path, tmp_path):
 
 def test_a_column_with_a_dot_in_its_name_is_one_column(tmp_path):
     pq.write_table(pa.table({"a.b": [1], "a": [{"b": 2}]}), tmp_path / "a.parquet")
-    assert read_all(ParquetFormat, tmp_path / "a.parquet", ("a.b",)) == [{"a.b": 1}]
+    assert read_all(parquet_format(("a.b",)), tmp_path / "a.parquet") == [{"a.b": 1}]
 
 
 def test_decoded_bytes_are_estimated_well(tmp_path):
@@ -84,7 +88,7 @@ def test_decoded_bytes_are_estimated_well(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(table, path)
     for columns in (None, ("id",), ("text",), ("kind",), ("emb",)):
-        source = ParquetFormat(ReadOptions(columns=columns))
+        source = parquet_format(columns)
         found = source.scan(path)
         (block,) = found.blocks
         source.decode(path, block, found.schema, tmp_path / "decoded")
@@ -137,7 +141,7 @@ def test_a_large_file_of_one_row_group_is_warned_of(tmp_path, monkeypatch):
 
 
 def test_a_missing_column_is_named(path):
-    source = ParquetFormat(ReadOptions(columns=("txt",)))
+    source = parquet_format(("txt",))
     with pytest.raises(ShardSchemaError, match="Did you mean 'text'"):
         source.check(source.scan(path).schema)
 
@@ -146,7 +150,7 @@ def test_files_of_datasets_have_arrays_of_their_shape(tmp_path):
     features = datasets.Features({"m": datasets.Array2D((2, 2), "int32"), "x": datasets.Image()})
     rows = {"m": [[[1, 2], [3, 4]]], "x": [{"bytes": b"jpg", "path": None}]}
     datasets.Dataset.from_dict(rows, features).to_parquet(tmp_path / "a.parquet")
-    (sample,) = read_all(ParquetFormat, tmp_path / "a.parquet")
+    (sample,) = read_all(parquet_format(), tmp_path / "a.parquet")
     expected = {"m": np.array([[1, 2], [3, 4]], np.int32), "x": {"bytes": b"jpg", "path": None}}
     assert_same(sample, expected)
 
@@ -185,7 +189,7 @@ def test_a_file_that_is_cut_off_is_an_error(tmp_path_factory, data):
         return
     path.write_bytes(whole[:start] + whole[end:])
     with pytest.raises(ShardFormatError, match="again"):
-        read_all(ParquetFormat, path)
+        read_all(parquet_format(), path)
 
 
 @settings(max_examples=100)
@@ -200,7 +204,7 @@ def test_a_damaged_page_is_an_error_or_another_value(tmp_path_factory, data):
     whole[place] ^= data.draw(st.integers(1, 255))
     path.write_bytes(whole)
     try:
-        found = read_all(ParquetFormat, path)
+        found = read_all(parquet_format(), path)
     except (ShardFormatError, ShardChangedError, ShardSchemaError):
         return
     assert len(found) == 20
@@ -213,12 +217,12 @@ def test_a_damaged_page_is_an_error(tmp_path):
     whole[200] ^= 0xFF
     path.write_bytes(whole)
     with pytest.raises(ShardFormatError) as caught:
-        read_all(ParquetFormat, path)
+        read_all(parquet_format(), path)
     assert str(path) in str(caught.value)
 
 
 def test_a_replaced_file_is_an_error(path, tmp_path):
-    source = ParquetFormat(ReadOptions())
+    source = parquet_format()
     found = source.scan(path)
     pq.write_table(TABLE, path, row_group_size=20)
     with pytest.raises(ShardChangedError, match="changed since it was indexed"):
@@ -231,5 +235,5 @@ def test_a_missing_file_is_an_error_of_the_system(tmp_path):
 
 
 def test_a_format_can_be_pickled():
-    source = ParquetFormat(ReadOptions(columns=("id",)))
+    source = parquet_format(("id",))
     assert pickle.loads(pickle.dumps(source)).options == source.options

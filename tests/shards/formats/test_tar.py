@@ -319,7 +319,7 @@ def test_columns_are_extensions(tmp_path):
         tar(columns=("jpg",)).scan(path)
     scanned = tar().scan(path)
     assert scanned.schema == {"extensions": ["cls", "jpg", "txt"]}
-    with pytest.raises(ShardSchemaError, match=r"A file has no sample with 'png'.*'jpg'"):
+    with pytest.raises(ShardSchemaError, match=r"No column is named 'png'.*'jpg'"):
         tar(columns=("png",)).check(scanned.schema)
     rows = tar(columns=("jpg",)).open(
         memoryview(path.read_bytes()), scanned.blocks[0], scanned.schema

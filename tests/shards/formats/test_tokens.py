@@ -209,5 +209,5 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path):
 
 def test_the_only_column_is_tokens():
     tokens(columns=("tokens",)).check({})
-    with pytest.raises(ShardSchemaError, match="no column 'text'"):
+    with pytest.raises(ShardSchemaError, match="No column is named 'text'"):
         tokens(columns=("text",)).check({})

@@ -23,7 +23,8 @@ from dataporter.shards.formats.arrow_messages import (
     Message,
     messages_of,
 )
-from dataporter.shards.formats.columns import check_columns, describe, rows_of_batches
+from dataporter.shards.formats.chosen import check_columns
+from dataporter.shards.formats.columns import describe, rows_of_batches
 from dataporter.shards.formats.damage import damaged
 from dataporter.shards.formats.evidence import evidence
 from dataporter.shards.formats.format import Format, ReadOptions, Rows

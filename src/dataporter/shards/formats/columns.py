@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,7 +30,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dataporter.arguments import did_you_mean
 from dataporter.errors import ShardFormatError, ShardSchemaError
 from dataporter.shards.formats.format import Rows, Sample
 
@@ -79,23 +78,6 @@ def describe(schema: pa.Schema, path: Path) -> dict[str, str]:
         )
         raise ShardSchemaError(msg)
     return {field.name: str(_plain_type(field.type)) for field in schema}
-
-
-def check_columns(columns: Iterable[str] | None, present: Mapping[str, Any]) -> None:
-    """Raise if a chosen column is not among those that are present.
-
-    >>> check_columns(["txt"], {"text": "string", "label": "int64"})
-    Traceback (most recent call last):
-    dataporter.errors.ShardSchemaError: No column is named 'txt'. Did you mean 'text'? The files ...
-    """
-    missing = [name for name in columns or () if name not in present]
-    if missing:
-        hint = "".join(did_you_mean(name, present) for name in missing[:1])
-        msg = (
-            f"No column is named {' or '.join(map(repr, missing))}.{hint} "
-            f"The files have {', '.join(map(repr, present)) or 'no columns'}."
-        )
-        raise ShardSchemaError(msg)
 
 
 def _rows_of_batch(batch: pa.RecordBatch, columns: Sequence[str] | None) -> Rows:

@@ -18,7 +18,7 @@ KINDS = (
     (b"PK\x03\x04", "a zip archive"),
     (b"\x93NUMPY", "a NumPy array"),
     (b"\x89HDF", "an HDF5 file"),
-    (b"version https://git-lfs", "a pointer of Git LFS, whose data was not downloaded"),
+    (b"version https://git-lfs", "a pointer of Git LFS, whose data was not downloaded,"),
     (b"\xff\xfe", "text in UTF-16"),
     (b"\xfe\xff", "text in UTF-16"),
 )
@@ -32,8 +32,8 @@ def damaged(path: Path, expected: str, reason: str) -> ShardFormatError:
     This is not an Arrow file, or it is cut off: missing.arrow. Found a file that cannot be ...
     """
     return ShardFormatError(
-        f"This is not {expected}, or it is cut off: {path}. Found {_found(path)}: {reason}. "
-        "Download or write it again, or remove it from the dataset."
+        f"This is not {expected}, or it is cut off: {path}. Found {_found(path)}: "
+        f"{reason.rstrip('.')}. Download or write it again, or remove it from the dataset."
     )
 
 

@@ -39,6 +39,7 @@ class Format(ABC):
 
     name: ClassVar[str]
     fixes_schema: ClassVar[bool] = True  # whether all files must have the same schema
+    scan_options: ClassVar[tuple[str, ...]] = ()  # those that decide what a scan finds
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options

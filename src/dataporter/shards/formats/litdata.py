@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dataporter.errors import OptionError, ShardChangedError, ShardFormatError, ShardSchemaError
+from dataporter.errors import OptionError, ShardChangedError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats import litdata_packing as packing
+from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.evidence import evidence_of_ends, require_whole
 from dataporter.shards.formats.format import Format, Rows
 from dataporter.shards.formats.listed import (
@@ -48,6 +49,7 @@ class LitDataFormat(Format):
     """Chunks of a LitData folder."""
 
     name = "litdata"
+    scan_options = ("window",)
 
     def scan(self, path: Path) -> Scanned:
         folder = folder_of(path)
@@ -99,11 +101,7 @@ class LitDataFormat(Format):
         return Scanned(blocks, {**schema, "window": window}, warnings)
 
     def check(self, schema: Mapping[str, Any]) -> None:
-        known = [name for name, _, _ in _columns(schema)]
-        for name in self.options.columns or ():
-            if name not in known:
-                msg = f"No column is called {name!r}. Choose columns from {known}."
-                raise ShardSchemaError(msg)
+        check_columns(self.options.columns, [name for name, _, _ in _columns(schema)])
         if not schema["arrow"]:
             self._chosen(schema)
 

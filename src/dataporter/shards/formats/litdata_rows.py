@@ -6,7 +6,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dataporter.errors import ShardFormatError, ShardSchemaError
+from dataporter.errors import ShardFormatError
+from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.format import Rows, Sample
 from dataporter.shards.formats.litdata_values import Decode, Tree, leaf_decoder
 from dataporter.shards.formats.tokens import COLUMN as TOKENS
@@ -100,10 +101,7 @@ def arrow_rows(data: memoryview, rows: int, columns: tuple[str, ...] | None) -> 
         )
         raise ShardFormatError(msg)
     if columns is not None:
-        missing = [name for name in columns if name not in table.column_names]
-        if missing:
-            msg = f"The chunk has no column {missing[0]!r}, only {table.column_names}."
-            raise ShardSchemaError(msg)
+        check_columns(columns, table.column_names)
         table = table.select(list(columns))
 
     def read(numbers: Sequence[int]) -> list[Sample]:

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
+from dataporter.errors import ShardChangedError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.compression import decompress, require_known
 from dataporter.shards.formats.evidence import evidence, evidence_of_ends, require_whole
 from dataporter.shards.formats.format import Format, Rows, Sample
@@ -79,10 +80,8 @@ class MdsFormat(Format):
 
     def check(self, schema: Mapping[str, Any]) -> None:
         known = {name: encoding for name, (encoding, _) in schema["columns"].items()}
+        check_columns(self.options.columns, known)
         for name in known if self.options.columns is None else self.options.columns:
-            if name not in known:
-                msg = f"No column is called {name!r}. Choose columns from {sorted(known)}."
-                raise ShardSchemaError(msg)
             decoder(known[name], name, allow_pickle=self.options.allow_pickle)
 
     def is_mapped(self, schema: Mapping[str, Any]) -> bool:

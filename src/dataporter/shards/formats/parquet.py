@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from dataporter.errors import ShardChangedError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.arrow import open_batches, write_decoded
-from dataporter.shards.formats.columns import check_columns, describe
+from dataporter.shards.formats.chosen import check_columns
+from dataporter.shards.formats.columns import describe
 from dataporter.shards.formats.damage import damaged
 from dataporter.shards.formats.evidence import evidence
 from dataporter.shards.formats.format import Format, Rows
@@ -33,6 +34,7 @@ class ParquetFormat(Format):
     """Parquet, with any encoding and compression that pyarrow reads."""
 
     name = "parquet"
+    scan_options = ("columns",)  # the decoded bytes of a block are those of the columns read
 
     def scan(self, path: Path) -> Scanned:
         footer = _read_footer(path)
@@ -66,7 +68,8 @@ class ParquetFormat(Format):
                 raise  # of the system, not of the file's contents
             msg = (
                 f"A row group cannot be decoded: {path}, the one at byte {block.offset}. Found "
-                f"damaged or unsupported data: {error}. Download or write the file again."
+                f"damaged or unsupported data: {str(error).rstrip('.')}. Download or write the "
+                "file again."
             )
             raise ShardFormatError(msg) from error
         if table.num_rows != block.rows:

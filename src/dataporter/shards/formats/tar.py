@@ -31,6 +31,7 @@ import numpy as np
 
 from dataporter.errors import OptionError, ShardChangedError, ShardFormatError, ShardSchemaError
 from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.evidence import evidence, require_whole
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.formats.tar_headers import UNIT, Member, Members
@@ -60,6 +61,7 @@ class TarFormat(Format):
     """Tar files as webdataset writes them, not compressed."""
 
     name = "tar"
+    scan_options = ("columns",)  # every sample must have them
     fixes_schema = False  # samples need not have the same extensions
 
     def scan(self, path: Path) -> Scanned:
@@ -112,10 +114,8 @@ class TarFormat(Format):
     def check(self, schema: Mapping[str, Any]) -> None:
         known = schema["extensions"]
         chosen = self.options.columns
-        missing = [name for name in chosen or () if name not in known and name != KEY]
-        if missing and known:
-            msg = f"A file has no sample with {missing[0]!r}. Choose columns from {known}."
-            raise ShardSchemaError(msg)
+        if known:
+            check_columns(chosen, [*known, KEY])
         for extension in known if chosen is None else chosen:
             _decoder(extension, allow_pickle=self.options.allow_pickle)
 

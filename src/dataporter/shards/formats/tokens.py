@@ -20,8 +20,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from dataporter.errors import OptionError, ShardFormatError, ShardSchemaError
+from dataporter.errors import OptionError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.evidence import evidence_of_ends, require_whole
 from dataporter.shards.formats.format import Format, ReadOptions, Rows, Sample
 
@@ -34,6 +35,7 @@ class TokensFormat(Format):
     """Numbers as they lie in memory, in windows of equal length."""
 
     name = "tokens"
+    scan_options = ("dtype", "window")
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
@@ -69,10 +71,7 @@ class TokensFormat(Format):
         return Scanned(blocks, {"dtype": dtype.str, "shape": list(row_shape)}, warnings)
 
     def check(self, schema: Mapping[str, Any]) -> None:  # noqa: ARG002  all have one column
-        unknown = [name for name in self.options.columns or () if name != COLUMN]
-        if unknown:
-            msg = f"Token files have no column {unknown[0]!r}. Their only column is {COLUMN!r}."
-            raise ShardSchemaError(msg)
+        check_columns(self.options.columns, [COLUMN])
 
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
         require_whole(data, block)
