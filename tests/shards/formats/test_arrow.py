@@ -55,7 +55,7 @@ def test_every_kind_of_file_has_its_rows(tmp_path, kind, compression, table):
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(tables(), st.sampled_from([*WRITERS]), st.sampled_from([None, "zstd"]), st.integers(1, 9))
 def test_samples_are_those_of_pyarrow(tmp_path_factory, table, kind, compression, rows):
     path = tmp_path_factory.mktemp("arrow") / "a.arrow"

@@ -19,7 +19,7 @@ def test_samples_are_those_of_to_pylist(table):
     assert_same(rows_of(table)(range(len(table))), samples_of(table))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(tables(), st.data())
 def test_rows_come_in_any_order_and_more_than_once(table, data):
     numbers = data.draw(st.lists(st.integers(0, len(table) - 1), max_size=9)) if len(table) else []
@@ -28,14 +28,14 @@ def test_rows_come_in_any_order_and_more_than_once(table, data):
     assert_same(rows_of(table)(np.array(numbers, np.int64)), [expected[n] for n in numbers])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(tables(), st.integers(0, 8), st.integers(0, 8))
 def test_slices_have_the_rows_of_their_table(table, start, length):
     part = table.slice(start, length)
     assert_same(rows_of(part)(range(len(part))), samples_of(part))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(tables(), st.lists(st.integers(0, 3), max_size=6))
 def test_tables_of_several_chunks_have_all_rows(table, sizes):
     chunks, start = [], 0
