@@ -235,7 +235,7 @@ def _all_batches(file: pa.Buffer) -> list[pa.RecordBatch]:
 
 def _has_footer(file: pa.Buffer) -> bool:
     """Return True for the file format, False for a stream."""
-    return file[: len(MAGIC)].to_pybytes() == MAGIC
+    return bool(file[: len(MAGIC)].to_pybytes() == MAGIC)
 
 
 def _batches_of_run(run: pa.Buffer, schema: pa.Schema) -> list[pa.RecordBatch]:

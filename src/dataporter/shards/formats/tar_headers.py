@@ -154,7 +154,7 @@ def _check_sum(header: bytes, at: int) -> None:
     if stored != total - 256 * sum(byte >= _SIGN for byte in counted):
         msg = (
             f"has no tar header at offset {at:,}: the checksum there does not fit. It is damaged, "
-            f"or no tar file."
+            f"or no tar file. Download or write it again."
         )
         raise ShardFormatError(msg)
 
