@@ -161,10 +161,10 @@ def test_a_source_that_was_changed_or_removed_is_an_error(tmp_path, index):
     porter = make(tmp_path, index)
     source = tmp_path / "source" / "data.numbers"
     os.utime(source, ns=(1, 1))
-    with pytest.raises(ShardChangedError, match="modified at 1 ns"):
+    with pytest.raises(ShardChangedError, match="written again since"):
         porter.path(0)
     source.unlink()
-    with pytest.raises(ShardChangedError, match="was removed"):
+    with pytest.raises(ShardChangedError, match="it is gone"):
         porter.path(0)
     porter.close()
 

@@ -1,9 +1,11 @@
-"""Changes of a dataset between two indexes, in words."""
+"""Changes of a dataset: between two indexes, and of a file since it was indexed."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
+from dataporter.errors import ShardChangedError
 from dataporter.shards.index import Index
 
 _SHOWN = 3
@@ -37,3 +39,22 @@ def named(paths: Sequence[str]) -> str:
     """
     more = f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else ""
     return ", ".join(paths[:_SHOWN]) + more
+
+
+def require_unchanged(index: Index, file: int, status: os.stat_result | None) -> None:
+    """Raise unless a file is the one that was indexed. The status of a missing file is None."""
+    size, modified = int(index.sizes[file]), int(index.modified[file])
+    if status is None:
+        difference = "it is gone"
+    elif status.st_size != size:
+        difference = f"it has {status.st_size:,} bytes, and had {size:,}"
+    elif status.st_mtime_ns != modified:
+        difference = "it was written again since"
+    else:
+        return
+    msg = (
+        f"a file changed after it was indexed: {index.root / index.paths[file]}: {difference}. Put "
+        "the file back, or build the dataset anew, which indexes the file again; a state of the "
+        "old data is refused then."
+    )
+    raise ShardChangedError(msg)

@@ -25,8 +25,8 @@ from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
 from dataporter.shards.tracks import TracksOrder, tracks_for
 
-# Data up to this size, decoded, is shuffled as a whole: all of its blocks are in use at a time.
-SMALL = 256 * 2**20
+# Files of up to so many bytes are shuffled as a whole: all of their blocks are in use at a time.
+SMALL = 128 * 2**20
 
 
 class ShardedDataset:
@@ -137,7 +137,7 @@ class ShardedDataset:
         order: Order
         if not shuffle:
             order = SequentialOrder(len(self), seed)
-        elif int(self.index.decoded.sum()) <= SMALL:
+        elif int(self.index.size.sum()) <= SMALL:  # not `decoded`, which depends on columns
             order = ShuffledOrder(len(self), seed)
         else:
             blocks = int(np.count_nonzero(self.index.rows))

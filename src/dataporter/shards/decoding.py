@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import ShardCacheError, ShardChangedError
+from dataporter.errors import ShardCacheError
 from dataporter.shards.cache import FULL, BlockCache, NoRoomError
+from dataporter.shards.changes import require_unchanged
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.messages import Incoming, answer, packed_error
@@ -208,21 +209,11 @@ class Decoders:
         self._check_unchanged(job.block)
 
     def _check_unchanged(self, block: int) -> None:
-        path, file = self._index.path(block), int(self._index.file[block])
         try:
-            status = path.stat()
+            status = self._index.path(block).stat()
         except FileNotFoundError:
-            msg = f"{path} was removed since it was indexed. Put it back, or index the data again."
-            raise ShardChangedError(msg) from None
-        found = (status.st_size, status.st_mtime_ns)
-        expected = (int(self._index.sizes[file]), int(self._index.modified[file]))
-        if found != expected:
-            msg = (
-                f"{path} was changed since it was indexed: {found[0]:,} bytes, modified at "
-                f"{found[1]} ns, expected {expected[0]:,} bytes, modified at {expected[1]} ns. "
-                "Put the file back, or index the data again."
-            )
-            raise ShardChangedError(msg)
+            status = None
+        require_unchanged(self._index, int(self._index.file[block]), status)
 
     def _reserve(self, job: _Job) -> None:
         """Reserve room for a block. A block that was asked for waits for others in the making."""

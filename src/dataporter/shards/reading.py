@@ -16,7 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import ShardChangedError, ShardError
+from dataporter.errors import ShardError
+from dataporter.shards.changes import require_unchanged
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.index import Index
 
@@ -95,11 +96,18 @@ class Reader:
         if (data := self._files.find(file)) is not None:
             return data
         path = self._index.root / self._index.paths[file]
-        expected = int(self._index.sizes[file]), int(self._index.modified[file])
         try:
-            return self._files.keep(file, _map(path, expected))
-        except FileNotFoundError as error:
-            raise ShardChangedError(_changed(path, "it is gone")) from error
+            opened = path.open("rb")
+        except FileNotFoundError:
+            require_unchanged(self._index, file, None)
+            raise
+        with opened:
+            status = os.fstat(opened.fileno())
+            require_unchanged(self._index, file, status)
+            if status.st_size == 0:
+                return memoryview(b"")
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        return self._files.keep(file, memoryview(mapped))
 
 
 class _Recent(Generic[Value]):
@@ -128,28 +136,3 @@ def _name_file(error: ShardError, path: Path) -> None:
     message = str(error)
     if not isinstance(error, OSError) and str(path) not in message:  # an OSError names its own
         error.args = (f"{message} The file is {path}.",)
-
-
-def _map(path: Path, expected: tuple[int, int]) -> memoryview:
-    """Map a file, whose size and time must be those of the index."""
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        found = status.st_size, status.st_mtime_ns
-        if found != expected:
-            raise ShardChangedError(_changed(path, _difference(found, expected)))
-        if status.st_size == 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _difference(found: tuple[int, int], expected: tuple[int, int]) -> str:
-    if found[0] != expected[0]:
-        return f"it has {found[0]:,} bytes, and had {expected[0]:,}"
-    return "it was written again since"
-
-
-def _changed(path: Path, difference: str) -> str:
-    return (
-        f"a file changed after it was indexed: {path}: {difference}. Put the file back, or build "
-        "the dataset anew, which indexes the file again; a state of the old data is refused then."
-    )
