@@ -217,17 +217,6 @@ def test_a_porter_that_dies_at_once_is_an_error_with_its_last_words(tmp_path, in
     porter.close()
 
 
-def test_an_order_that_cannot_be_pickled_is_not_announced(tmp_path, index):
-    class Local(SideBySide):
-        pass
-
-    porter = make(tmp_path, index)
-    plan = Plan(length=len(index), batch_size=4)
-    porter.announce(Local(BLOCKS, 16, 1), 0, 0, 4, plan)
-    assert porter.map(0)[:] == expected(index, 0)
-    porter.close()
-
-
 # Processes
 
 
