@@ -237,7 +237,6 @@ class Synthetic(Format):
     """Files whose blocks are made up."""
 
     name = "synthetic"
-    suffixes = (".synthetic",)
 
     def __init__(self, blocks: int, rows: int) -> None:
         super().__init__(ReadOptions())

@@ -286,7 +286,7 @@ def test_blocks_are_cut_between_samples(tmp_path):
     path = write(
         tmp_path / "a.tar",
         [("x", b""), info("folder", tarfile.DIRTYPE)]
-        + [(f"{i:03d}.{e}", os.urandom(400_000)) for i in range(60) for e in ("a", "b")],
+        + [(f"{i:03d}.{e}", os.urandom(100_000)) for i in range(60) for e in ("a", "b")],
     )
     scanned = tar().scan(path)
     assert [block.rows for block in scanned.blocks] == [11, 11, 11, 11, 11, 5]
