@@ -1,10 +1,10 @@
 """The wire format: small messages of fixed size, and tasks and batches laid out in slots.
 
-Tensors lie in the slot as they are, and the consumer uses them there. A batch of nothing but
-tensors in dicts, lists and tuples travels as its outline, in which every tensor is replaced by its
-offset, shape and dtype. Any other batch is a pickle whose bulk stays outside of it: tensors, and
-objects that offer a buffer, such as NumPy arrays. So a batch of any class arrives, and a batch of
-tensors is not copied.
+Tensors lie in the slot as they are, and the consumer uses them there. A batch of tensors, plain
+values and bytes in dicts, lists and tuples travels as its outline, in which every tensor is
+replaced by its offset, shape and dtype, and large bytes by offset and length. Any other batch is a
+pickle whose bulk stays outside of it: tensors, and objects that offer a buffer, such as NumPy
+arrays. So a batch of any class arrives, and a batch of tensors is not copied.
 """
 
 from __future__ import annotations
@@ -68,31 +68,36 @@ def write_batch(writer: Writer, batch: Any) -> tuple[int, int]:
     outline = _outline(batch, writer, seen)
     if outline is not _NONE:
         body = _IS_OUTLINE + marshal.dumps(outline)
-    else:
-        stream = io.BytesIO()
-        pickler = _Pickler(stream, writer, seen)
-        pickler.dump(batch)
-        table = np.array(pickler.placed, np.int64).tobytes()
-        body = _TABLE.pack(len(table)) + table + stream.getvalue()
-    return writer.write(body), len(body)
+        return writer.write(body), len(body)
+    stream = io.BytesIO(bytes(_TABLE.size))
+    stream.seek(_TABLE.size)
+    pickler = _Pickler(stream, writer, seen)
+    pickler.dump(batch)
+    table = np.array(pickler.placed, np.int64).tobytes()
+    stream.write(table)
+    # Views, here and where it is read: copies of a large batch cost more than all else.
+    whole = stream.getbuffer()
+    _TABLE.pack_into(whole, 0, len(table))
+    return writer.write(whole), len(whole)
 
 
 def read_batch(memory: NDArray[np.uint8], offset: int, size: int) -> Any:
     """Rebuild a batch over the slot's memory. Its tensors keep that alive."""
-    body = memory[offset : offset + size].tobytes()
-    if body.startswith(_IS_OUTLINE):
-        return _filled(marshal.loads(body[_TABLE.size :]), memory)  # noqa: S302  from a worker
+    body = memoryview(memory)[offset : offset + size]  # type: ignore[arg-type]  # an array has one
     (length,) = _TABLE.unpack_from(body)
-    table = np.frombuffer(body, np.int64, length // 8, 8).reshape(-1, 2).tolist()
+    if length < 0:
+        return _filled(marshal.loads(body[_TABLE.size :]), memory)  # noqa: S302  from a worker
+    end = size - length
+    table = np.frombuffer(body, np.int64, length // 8, end).reshape(-1, 2).tolist()
     buffers = [memory[start : start + count] for start, count in table]
     _reading.memory = memory
     try:
-        return pickle.loads(body[8 + length :], buffers=buffers)  # noqa: S301  from a worker of ours
+        return pickle.loads(body[_TABLE.size : end], buffers=buffers)  # noqa: S301  from a worker of ours
     finally:
         _reading.memory = None
 
 
-_TABLE = struct.Struct("<q")  # bytes of the table of buffers before a pickle
+_TABLE = struct.Struct("<q")  # before a pickle: bytes of the table of buffers, which follows it
 _IS_OUTLINE = _TABLE.pack(-1)
 _NONE = object()
 
@@ -101,7 +106,8 @@ def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
     """Make the outline of a batch; `_NONE` if the batch needs a pickle.
 
     In an outline, a tuple of one item is a tuple, of two items bytes in the slot, of more items a
-    tensor in the slot. `seen` has the parts met so far by identity, with a tensor's description.
+    tensor in the slot; bytes are a pickled column. `seen` has the parts met so far by identity,
+    with a tensor's description.
     """
     kind = type(part)
     if kind in _SCALARS:
@@ -121,15 +127,29 @@ def _outline(part: Any, writer: Writer, seen: dict[int, Any]) -> Any:
         if any(type(key) is not str for key in part):
             return _NONE
         return _NONE if _NONE in found else dict(zip(part, found, strict=True))
-    if (kind is list or kind is tuple) and part and type(part[0]) not in _IN_COLUMNS:
-        found = [_outline(item, writer, seen) for item in part]
-        if _NONE not in found:
-            return found if kind is list else (found,)
-    return _NONE
+    return _outline_of_items(part, writer, seen) if kind is list or kind is tuple else _NONE
+
+
+def _outline_of_items(part: list[Any] | tuple[Any, ...], writer: Writer, seen: Any) -> Any:
+    if not part:
+        return _NONE
+    if _is_column(part[0]):
+        return pickle.dumps(part, 5) if _PLAIN.issuperset(map(type, part)) else _NONE
+    found = [_outline(item, writer, seen) for item in part]
+    if _NONE in found:
+        return _NONE
+    return found if type(part) is list else (found,)
 
 
 _SCALARS = (str, int, float, bool, type(None))
-_IN_COLUMNS = (str, int, float, bytes)  # a list of many of them is pickled faster
+_PLAIN = {*_SCALARS, bytes}
+_LARGE = 4096  # bytes
+
+
+def _is_column(first: Any) -> bool:
+    """Return True if a list that begins so is pickled as a column: faster than item by item."""
+    kind = type(first)
+    return kind is str or kind is int or kind is float or (kind is bytes and len(first) < _LARGE)
 
 
 def _filled(outline: Any, memory: NDArray[np.uint8]) -> Any:
@@ -145,7 +165,7 @@ def _filled(outline: Any, memory: NDArray[np.uint8]) -> Any:
         return {name: _filled(part, memory) for name, part in outline.items()}
     if kind is list:
         return [_filled(part, memory) for part in outline]
-    return outline
+    return pickle.loads(outline) if kind is bytes else outline  # noqa: S301  from a worker of ours
 
 
 class _Pickler(pickle.Pickler):
