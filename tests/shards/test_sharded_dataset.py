@@ -311,3 +311,12 @@ def test_files_that_can_be_mapped_are_not_decoded_beside_files_that_cannot(tmp_p
     until(lambda: len(list((tmp_path / "cache").rglob("*.block"))) == 4)
     assert sorted(ids(loader_of(corpus))) == list(range(80))
     assert len(list((tmp_path / "cache").rglob("*.block"))) == 4
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_cache_that_holds_the_blocks_in_use_is_enough(texts, tmp_path, shuffle):
+    size = int(ShardedDataset(texts).index.decoded.sum())
+    corpus = ShardedDataset(texts, cache=tmp_path, cache_bytes=size // 2)
+    loader = loader_of(corpus, shuffle=shuffle)
+    for _ in range(2):
+        assert sorted(ids(loader)) == list(range(600))

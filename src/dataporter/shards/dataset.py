@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dataporter.arguments import check_flag, check_int
 from dataporter.errors import OptionError, OptionTypeError
-from dataporter.law import Order, Plan, SequentialOrder, ShuffledOrder
+from dataporter.law import Order, Plan, ShuffledOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.building import open_index
 from dataporter.shards.files import Files
@@ -23,7 +23,7 @@ from dataporter.shards.formats.registry import find_files
 from dataporter.shards.porter import Porter
 from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
-from dataporter.shards.tracks import TracksOrder, tracks_for
+from dataporter.shards.tracks import BlockAfterBlock, TracksOrder, tracks_for
 
 # Files of up to so many bytes are shuffled as a whole: all of their blocks are in use at a time.
 SMALL = 128 * 2**20
@@ -136,7 +136,7 @@ class ShardedDataset:
         """Return the order that a loader reads: well mixed, from few blocks at a time."""
         order: Order
         if not shuffle:
-            order = SequentialOrder(len(self), seed)
+            order = BlockAfterBlock(len(self), seed, rows=self.index.rows)
         elif int(self.index.size.sum()) <= SMALL:  # not `decoded`, which depends on columns
             order = ShuffledOrder(len(self), seed)
         else:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order, Permutation
+from dataporter.law import Order, Permutation, SequentialOrder
 from dataporter.law.keys import key_as_int, mix
 
 _PAGES = 16  # of a block
@@ -113,6 +113,23 @@ class TracksOrder(Order):
     def uses(self, epoch: int) -> Uses:
         """Return the stretches in which blocks are read, in the order of their first positions."""
         return _tape(self, epoch).uses()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockAfterBlock(SequentialOrder):
+    """The order of the files, one block after the other.
+
+    >>> BlockAfterBlock(7, rows=np.array([3, 0, 4])).uses(0).first.tolist()
+    [0, 3]
+    """
+
+    rows: NDArray[np.int64] = field(kw_only=True)  # of each block
+
+    def uses(self, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
+        """Return the stretches in which blocks are read."""
+        blocks = np.flatnonzero(self.rows)
+        ends = np.cumsum(self.rows)[blocks]
+        return Uses(blocks, ends - self.rows[blocks], ends - 1)
 
 
 class _Tape:
