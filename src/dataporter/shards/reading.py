@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections import OrderedDict
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +42,8 @@ class Reader:
         self._index = index
         self._format = format
         self._decoder = decoder
-        self._blocks: _Recent[Rows] = _Recent(_MOST_BLOCKS)
-        self._files: _Recent[memoryview] = _Recent(_MOST_FILES)
+        self._blocks: dict[int, Rows] = {}
+        self._files: dict[int, memoryview] = {}
 
     def __reduce__(self) -> tuple[type[Reader], tuple[Any, ...]]:
         return Reader, (self._index, self._format, self._decoder)
@@ -59,32 +58,26 @@ class Reader:
         places: dict[int, list[int]] = {}
         for place, block in enumerate(blocks):
             places.setdefault(block, []).append(place)
-        if len(places) == len(blocks):
-            return [self._read(block, (row,))[0] for block, row in zip(blocks, rows, strict=True)]
         samples: list[Any] = [None] * len(blocks)
-        for block, wanted in places.items():
-            read = self._read(block, [rows[place] for place in wanted])
-            for place, sample in zip(wanted, read, strict=True):
-                samples[place] = sample
-        return samples
-
-    def _read(self, block: int, rows: Sequence[int]) -> list[Sample]:
         try:
-            return self._rows(block)(rows)
+            for block, wanted in places.items():
+                read = self._blocks.get(block) or self._open(block)
+                found = read([rows[place] for place in wanted])
+                for place, sample in zip(wanted, found, strict=True):
+                    samples[place] = sample
         except ShardError as error:
             _name_file(error, self._index.path(block))
             raise
-
-    def _rows(self, number: int) -> Rows:
-        rows = self._blocks.find(number)
-        return rows if rows is not None else self._blocks.keep(number, self._open(number))
+        return samples
 
     def _open(self, number: int) -> Rows:
         block, schema = self._index.block(number), self._index.schema(number)
         if self._format.is_mapped(schema):
-            return self._format.open(self._mapped(int(self._index.file[number])), block, schema)
-        data = self._decoded(number)
-        return self._format.open(data, block._replace(offset=0, size=len(data)), schema)
+            data = self._mapped(int(self._index.file[number]))
+        else:
+            data = self._decoded(number)
+            block = block._replace(offset=0, size=len(data))
+        return _keep(self._blocks, number, self._format.open(data, block, schema), _MOST_BLOCKS)
 
     def _decoded(self, number: int) -> memoryview:
         if self._decoder is None:
@@ -93,8 +86,8 @@ class Reader:
         return memoryview(self._decoder.map(number))
 
     def _mapped(self, file: int) -> memoryview:
-        if (data := self._files.find(file)) is not None:
-            return data
+        if file in self._files:
+            return self._files[file]
         path = self._index.root / self._index.paths[file]
         try:
             opened = path.open("rb")
@@ -107,28 +100,19 @@ class Reader:
             if status.st_size == 0:
                 return memoryview(b"")
             mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._files.keep(file, memoryview(mapped))
+        return _keep(self._files, file, memoryview(mapped), _MOST_FILES)
 
 
-class _Recent(Generic[Value]):
-    """Values by number: at most so many, those that were found last."""
+def _keep(kept: dict[int, Value], number: int, value: Value, most: int) -> Value:
+    """Keep a value; drop the first of those that are kept if there are too many.
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[int, Value] = OrderedDict()
-
-    def find(self, number: int) -> Value | None:
-        try:
-            self._kept.move_to_end(number)
-            return self._kept[number]
-        except KeyError:  # or another thread has just dropped it
-            return None
-
-    def keep(self, number: int, value: Value) -> Value:
-        self._kept[number] = value
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-        return value
+    Blocks are done with in the order in which they were opened, so the first is the one to drop.
+    """
+    kept[number] = value
+    if len(kept) > most:
+        with suppress(KeyError, StopIteration):  # another thread has just done so
+            del kept[next(iter(kept))]
+    return value
 
 
 def _name_file(error: ShardError, path: Path) -> None:

@@ -85,29 +85,40 @@ def _rows_of_batch(batch: pa.RecordBatch, columns: Sequence[str] | None) -> Rows
     names = list(batch.schema.names if columns is None else columns)
     readers = [_column(batch.column(name), features.get(name)) for name in names]
 
+    if len(names) == 1:
+        return _rows_of_column(names[0], readers[0])
+
     def rows(numbers: Sequence[int]) -> list[Sample]:
-        try:
-            values = [read(numbers) for read in readers]
-        except UnicodeDecodeError as error:
-            msg = (
-                f"A string is not valid UTF-8: {error}. The file is damaged, or the column should "
-                "be binary. Write the file again."
-            )
-            raise ShardFormatError(msg) from error
-        except IndexError as error:
-            msg = (
-                f"A row lies outside of its data: {error}. The file is damaged. Download or write "
-                "it again."
-            )
-            raise ShardFormatError(msg) from error
-        if len(names) == 1:
-            (name,) = names
-            return [{name: value} for value in values[0]]
         if not names:
             return [{} for _ in numbers]
-        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        try:
+            values = zip(*(read(numbers) for read in readers), strict=True)
+            return [dict(zip(names, row, strict=True)) for row in values]
+        except (UnicodeDecodeError, IndexError) as error:
+            raise _damaged(error) from error
 
     return rows
+
+
+def _rows_of_column(name: str, read: Column) -> Rows:
+    def rows(numbers: Sequence[int]) -> list[Sample]:
+        try:
+            return [{name: value} for value in read(numbers)]
+        except (UnicodeDecodeError, IndexError) as error:
+            raise _damaged(error) from error
+
+    return rows
+
+
+def _damaged(error: UnicodeDecodeError | IndexError) -> ShardFormatError:
+    if isinstance(error, UnicodeDecodeError):
+        return ShardFormatError(
+            f"A string is not valid UTF-8: {error}. The file is damaged, or the column should be "
+            "binary. Write the file again."
+        )
+    return ShardFormatError(
+        f"A row lies outside of its data: {error}. The file is damaged. Download or write it again."
+    )
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
