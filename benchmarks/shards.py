@@ -344,7 +344,8 @@ def state(asked: dict[str, Any]) -> Any:
 
 def resumed(asked: dict[str, Any], state: dict[str, Any], workers: int) -> float:
     """Seconds from before the dataset is made to the batch that follows a state."""
-    with tempfile.TemporaryDirectory() as empty:
+    # The porter may still decode ahead when it is removed.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as empty:
         if asked.get("cold"):
             asked = {**asked, "cache": empty}
         started = time.perf_counter()
