@@ -4,7 +4,7 @@ from launching import EXAMPLES, finished, started
 
 
 def test_a_killed_run_over_files_resumes_and_sees_every_sample_once(tmp_path):
-    with started(EXAMPLES / "shards.py", "--folder", tmp_path / "run") as process:
+    with started(EXAMPLES / "data_in_files.py", "--folder", tmp_path / "run") as process:
         printed = finished(process)
     assert printed.splitlines() == [
         "Killed after 13 steps, at sample 416.",

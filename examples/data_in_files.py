@@ -1,6 +1,6 @@
 """Train on a folder of Parquet files, be killed, and resume with other workers and batches.
 
-    python examples/shards.py --folder run
+    python examples/data_in_files.py --folder run
 
 A child process trains with two workers and batches of 32, saves a checkpoint every five steps, and
 kills itself with SIGKILL after 13. Then this process goes on from the last checkpoint, with one
