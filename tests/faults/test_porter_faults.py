@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,18 @@ def test_an_announcement_reaches_the_porter_that_replaces_a_killed_one(tmp_path,
         for pid in porter_pids():
             os.kill(pid, signal.SIGKILL)
     assert porter.map(0)[:] == expected(index, 0)
+    porter.close()
+
+
+def test_an_announcement_alone_replaces_a_killed_porter(tmp_path, index):
+    porter, order = make(tmp_path, index), SideBySide(BLOCKS, 16, 2)
+    plan = Plan(length=len(index), batch_size=4)
+    porter.announce(order, 0, 0, 4, plan)
+    (pid,) = until(porter_pids)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: pid not in porter_pids())
+    porter.announce(order, 0, 4, 8, plan)
+    assert until(porter_pids) != [pid]
     porter.close()
 
 
@@ -163,9 +176,11 @@ def test_a_killed_job_leaves_no_porter_and_a_cache_that_the_next_one_uses(tmp_pa
     assert job.stdout.read() == b""  # at once: the porter holds no pipe of the job
     job.stdout.close()
     until(lambda: not porter_pids(), seconds=15)
-    index = written(tmp_path / "source", BLOCKS)
-    os.utime(tmp_path / "source" / "data.numbers")
-    index = written(tmp_path / "source", BLOCKS)
+    source = tmp_path / "source" / "data.numbers"
+    modified = source.stat().st_mtime_ns
+    index = written(source.parent, BLOCKS)  # the same bytes, so only the time has to be put back
+    os.utime(source, ns=(modified, modified))
+    index = replace(index, modified=np.array([modified]))
     before = (tmp_path / "log").read_text().splitlines()
     porter = make(tmp_path, index)
     for block in range(BLOCKS):

@@ -97,7 +97,7 @@ def test_a_shuffled_loader_reads_every_sample_once_an_epoch(texts):
 def test_small_data_is_shuffled_as_a_whole(texts, monkeypatch):
     asked = {"shuffle": True, "seed": 1, "step_size": 8, "world_size": 1}
     corpus = ShardedDataset(texts)
-    assert corpus.epoch_order(**asked).id == "tracks-1, 4 side by side"
+    assert corpus.epoch_order(**asked).id.startswith("tracks-1, 4 side by side")
     monkeypatch.setattr(dataset_module, "SMALL", 10**6)
     assert corpus.epoch_order(**asked).id == "shuffled-1"
 
@@ -107,13 +107,13 @@ def test_the_tracks_of_the_first_run_are_kept_in_the_state(lines):
     batches = iter(loader)
     seen = ids([next(batches) for _ in range(10)])
     state = loader.state_dict()
-    assert state["order"] == "tracks-1, 4 side by side"
-    state["order"] = "tracks-1, 2 side by side"  # as a run with other options would have saved
+    assert state["order"].startswith("tracks-1, 4 side by side")
+    state["order"] = state["order"].replace("tracks-1, 4", "tracks-1, 2")  # of other options
     resumed = loader_of(ShardedDataset(lines))
     resumed.load_state_dict(state)
     rest = ids(resumed)
     assert len(rest) == 600 - len(seen)
-    assert resumed.state_dict()["order"] == "tracks-1, 2 side by side"
+    assert resumed.state_dict()["order"].startswith("tracks-1, 2 side by side")
 
 
 # The state

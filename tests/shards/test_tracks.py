@@ -83,7 +83,7 @@ def test_the_order_is_the_one_of_earlier_versions():
         hashlib.sha256(found.astype("<i8").tobytes()).hexdigest()[:16]
         for found in (one_epoch(order, 2), order.deal(2, np.arange(order.length)))
     ]
-    assert order.id == "tracks-1, 256 side by side"
+    assert order.id == "tracks-1, 256 side by side, blocks 2f977ab3"
     assert digests == ["d3c5de83e703167c", "27bdcc1c57dd0f0a"]
 
 
@@ -95,7 +95,14 @@ def test_a_saved_run_keeps_its_number_of_tracks(rows, tracks, seed, saved):
     assert np.array_equal(one_epoch(resumed), one_epoch(was))
 
 
-@pytest.mark.parametrize("foreign", ["shuffled-1", "tracks-1, 3 side by side", "tracks-2", ""])
+def test_orders_over_other_blocks_have_other_names():
+    assert order_of([4, 4, 4], 2).id != order_of([2, 6, 4], 2).id
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    ["shuffled-1", "tracks-1, 3 side by side", f"tracks-1, {2**60} side by side", "tracks-2", ""],
+)
 def test_an_order_that_is_not_of_tracks_is_not_taken_over(foreign):
     assert order_of([5, 5], 2).resumed(foreign).id == order_of([5, 5], 2).id
 

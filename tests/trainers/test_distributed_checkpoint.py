@@ -151,7 +151,7 @@ def test_data_in_files_keeps_its_order_and_resumes(tmp_path):
     for resumed in (whole, bare):
         assert resumed.state_dict()["order"] == loader.state_dict()["order"]
         assert flat(plain(batch["id"]) for batch in resumed) == rest
-    assert loader.state_dict()["order"] == "tracks-1, 4 side by side"
+    assert loader.state_dict()["order"].startswith("tracks-1, 4 side by side")
 
 
 @pytest.mark.parametrize("kind", ["map", "lanes", "stream", "sampler"])

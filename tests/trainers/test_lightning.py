@@ -162,7 +162,7 @@ def test_an_uninterrupted_run_has_every_sample_once_an_epoch_in_another_order(ma
         [step["ids"] for step in module.steps if step["epoch"] == epoch] for epoch in (0, 1)
     ]
     order = "tracks-1, 2 side by side" if make is in_files else "shuffled-1"
-    assert loader.state_dict()["order"] == order
+    assert loader.state_dict()["order"].startswith(order)
 
 
 class Hooks(Module):

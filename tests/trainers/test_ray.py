@@ -112,7 +112,7 @@ def test_only_a_worker_has_a_place_and_it_goes_on_from_a_checkpoint(tmp_path):
     assert found["topology"] == {"rank": 0, "world_size": 1}
     assert sorted(found["ids"]) == list(range(30))
     assert sorted(found["ids in files"]) == list(range(24))
-    assert found["order"] == "tracks-1, 2 side by side"
+    assert found["order"].startswith("tracks-1, 2 side by side")
     assert sorted(found["guide"]) == list(range(30))
     assert found["files"] == ["loader-rank00000.pt", "model.pt"]
 

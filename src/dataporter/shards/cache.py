@@ -16,8 +16,6 @@ Here is no order and no schedule: callers say how far away the next use of each 
 from __future__ import annotations
 
 import errno
-import fcntl
-import mmap
 import os
 import re
 import threading
@@ -29,6 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import ShardCacheError, ShardFormatError
+from dataporter.shards.mapping import map_file
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, where `Porter` refuses to start
+    fcntl = None  # type: ignore[assignment]
 
 NEVER = np.iinfo(np.int64).max  # distance to the next use of a block that is not used again
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -67,14 +71,14 @@ class CachedBlocks:
             return False
         return size == self._recorded(block)
 
-    def map(self, block: int) -> mmap.mmap | None:
+    def map(self, block: int) -> memoryview | None:
         """Map a block that was there a moment ago; None if it has been evicted since."""
         try:
             descriptor = os.open(self.path(block), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
-            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            return map_file(descriptor)
         finally:
             os.close(descriptor)
 
@@ -177,9 +181,9 @@ class BlockCache(CachedBlocks):
                     write(path)
                 return self._publish(block, path)
             except BaseException:
-                path.unlink(missing_ok=True)
-                with self._locked():
+                with self._locked():  # nobody else can reserve before the file is gone
                     self._record(block, 0)
+                    path.unlink(missing_ok=True)
                 raise
             finally:
                 self._writing.discard(block)
@@ -242,11 +246,13 @@ class BlockCache(CachedBlocks):
         self._record(block, 0)
         self.evicted += 1
 
-    def shrink(self) -> None:
-        """Lower the budget to the blocks that lie here now: the disk is full."""
+    def shrink(self) -> bool:
+        """Lower the budget to the blocks that lie here now; return False if there are none."""
         with self._locked():
             sizes = self.sizes()
-        self.budget = min(self.budget, int(sizes[sizes > 0].sum()))
+        held = int(sizes[sizes > 0].sum())
+        self.budget = min(self.budget, held) if held else self.budget
+        return held > 0
 
     # What a kill has left
 

@@ -115,7 +115,8 @@ class ShardedDataset:
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Read many samples at once, those of one block together."""
         numbers = np.asarray(indices)
-        is_plain = numbers.dtype.kind in "iu" and numbers.min() >= 0 and numbers.max() < len(self)
+        is_plain = numbers.size and numbers.dtype.kind in "iu" and numbers.min() >= 0
+        is_plain = is_plain and numbers.max() < len(self)
         if not is_plain:  # none, counted from the end, or wrong
             return [self[each] for each in indices]
         samples = self._reader.samples(numbers.astype(np.int64, copy=False))

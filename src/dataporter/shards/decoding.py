@@ -64,7 +64,7 @@ class Decoders:
         self._announcements = 0
         self._exhausted = 0  # the number of announcements after which no more is to do ahead
 
-        # An order may take long to find what is next; requests do not wait for this lock.
+        # An order may take long to find what is next. A request waits for it only to make room.
         self._schedule = threading.Lock()
         self._lookaheads: dict[Incoming, Lookahead] = {}  # by the process that announces
         for _ in range(cores):
@@ -248,7 +248,8 @@ class Decoders:
 
     def _make_room_on_disk(self, job: _Job, error: OSError) -> None:
         """Evict blocks when the disk is full, and keep to what it holds from now on."""
-        self.cache.shrink()
+        if not self.cache.shrink():
+            raise self._disk_full(error) from error
         with self._changed:
             if self._disk_error is None:
                 self._disk_error = error

@@ -10,10 +10,8 @@ Linux, of which nothing is left when it dies.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import logging
-import mmap
 import os
 import pickle
 import secrets
@@ -31,12 +29,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from dataporter.errors import ShardCacheError, ShardError
+from dataporter.errors import ShardCacheError, ShardError, UnsupportedSystemError
 from dataporter.law import Order, Plan
 from dataporter.shards.cache import CachedBlocks
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.messages import NOTE, attached, is_ours, pack, receive, unnamed_file
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _logger = logging.getLogger("dataporter.shards")
 
@@ -57,7 +60,8 @@ def _close_inherited() -> None:
     _sockets.clear()
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 class Porter:
@@ -76,6 +80,12 @@ class Porter:
         folder: Path | None = None,
         cache_bytes: int | None = None,
     ) -> None:
+        if fcntl is None:
+            msg = (
+                "files that have to be decoded need a system with file locks, Linux or macOS. Use "
+                "files that can be mapped: Arrow, plain JSON lines, tar, MDS or tokens."
+            )
+            raise UnsupportedSystemError(msg)
         self._index = replace(index, root=index.root.absolute())
         self._format = format
         self._cache_bytes = cache_bytes
@@ -113,7 +123,11 @@ class Porter:
             self._hits = 0
         return self._blocks.path(block)
 
-    def map(self, block: int) -> mmap.mmap:
+    def holds(self, block: int) -> bool:
+        """Return True if a block is in the cache."""
+        return self._blocks.holds(block)
+
+    def map(self, block: int) -> memoryview:
         """Map the file of a decoded block. The map stays valid when the block is evicted."""
         for _ in range(_TRIES):
             self.path(block)
@@ -135,8 +149,12 @@ class Porter:
         with suppress(OSError, ShardError):  # `path` will say what is wrong
             for _ in range(2):  # the second time if the porter has died meanwhile
                 connection = self._connection()
-                while _has_arrived(connection):
-                    _is_note(*receive(connection))
+                try:
+                    while _has_arrived(connection):
+                        _is_note(*receive(connection))
+                except ConnectionError:
+                    self._state.disconnect()
+                    continue
                 has_order = self._state.announced != identity
                 message = pack(("announce", has_order, plan, epoch, start, stop))
                 if _sent_at_once(connection, message, order if has_order else None):
@@ -256,7 +274,6 @@ class _Connections:
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
-        self.announced: Any = None  # the order that the current connection has been told
         self.process: subprocess.Popen[bytes] | None = None
         self.words: IO[bytes] | None = None  # what the porter printed
 
@@ -268,6 +285,15 @@ class _Connections:
     def current(self, connection: socket.socket) -> None:
         self._of_thread.connection = connection
         self.announced = None
+
+    @property
+    def announced(self) -> Any:
+        """The order that the current connection has been told."""
+        return getattr(self._of_thread, "announced", None)
+
+    @announced.setter
+    def announced(self, order: Any) -> None:
+        self._of_thread.announced = order
 
     def disconnect(self) -> None:
         if (connection := self.current) is not None:
@@ -351,7 +377,10 @@ def default_folder() -> Path:
 def _key(index: Index, format_: Format) -> str:
     """Name the decoded blocks of a dataset: the same name, the same bytes."""
     identity = f"{index.fingerprint} {format_.name} {format_.options}"
-    return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(identity.encode(), digest_size=16)
+    # A fingerprint looks at some of the contents only: a file written again is decoded again.
+    digest.update(index.sizes.tobytes() + index.modified.tobytes())
+    return digest.hexdigest()
 
 
 def _cores() -> int:

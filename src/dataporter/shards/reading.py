@@ -6,9 +6,9 @@ be decoded is mapped as the porter has written it.
 
 from __future__ import annotations
 
-import mmap
 import os
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,10 +19,12 @@ from dataporter.errors import ShardError
 from dataporter.shards.changes import require_unchanged
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.index import Index
+from dataporter.shards.mapping import map_file
 
 # Open at a time. More than the tracks of most runs; each holds a map and a few small objects.
 _MOST_BLOCKS = 4096
 _MOST_FILES = 1024
+_LOOKED_AT = 4  # of the blocks that were opened first, when another one is opened
 
 Value = TypeVar("Value")
 
@@ -30,8 +32,12 @@ Value = TypeVar("Value")
 class Decodes(Protocol):
     """Brings blocks that cannot be read as they lie in their file."""
 
-    def map(self, block: int) -> mmap.mmap:
+    def map(self, block: int) -> memoryview:
         """Map the file of a decoded block; wait until it is there."""
+        ...
+
+    def holds(self, block: int) -> bool:
+        """Return True if the file of a decoded block is there."""
         ...
 
 
@@ -83,7 +89,15 @@ class Reader:
         if self._decoder is None:
             msg = f"block {number} has to be decoded, and nothing decodes it."
             raise RuntimeError(msg)
-        return memoryview(self._decoder.map(number))
+        self._drop_evicted(self._decoder)
+        return self._decoder.map(number)
+
+    def _drop_evicted(self, decoder: Decodes) -> None:
+        """Close blocks that were evicted: as long as they are mapped, they take up the disk."""
+        for number in list(islice(self._blocks.copy(), _LOOKED_AT)):
+            if decoder.holds(number):
+                return
+            self._blocks.pop(number, None)
 
     def _mapped(self, file: int) -> memoryview:
         if file in self._files:
@@ -95,12 +109,8 @@ class Reader:
             require_unchanged(self._index, file, None)
             raise
         with opened:
-            status = os.fstat(opened.fileno())
-            require_unchanged(self._index, file, status)
-            if status.st_size == 0:
-                return memoryview(b"")
-            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        return _keep(self._files, file, memoryview(mapped), _MOST_FILES)
+            require_unchanged(self._index, file, os.fstat(opened.fileno()))
+            return _keep(self._files, file, map_file(opened.fileno()), _MOST_FILES)
 
 
 def _keep(kept: dict[int, Value], number: int, value: Value, most: int) -> Value:
@@ -110,7 +120,7 @@ def _keep(kept: dict[int, Value], number: int, value: Value, most: int) -> Value
     """
     kept[number] = value
     if len(kept) > most:
-        with suppress(KeyError, StopIteration):  # another thread has just done so
+        with suppress(KeyError, StopIteration, RuntimeError):  # another thread changes it
             del kept[next(iter(kept))]
     return value
 

@@ -19,6 +19,7 @@ is a function of (seed, epoch, position).
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from dataporter.law.keys import key_as_int, mix
 _PAGES = 16  # of a block
 _LEAST_PAGE = 16  # rows
 _LEAST_TRACKS = 256
+_MOST_TRACKS = 1 << 24
 _BLOCKS_PER_TRACK = 8
 _BUCKETS_PER_BLOCK = 2
 # x ^= x * c with an even c changes each bit by lower ones only, and can be undone. Odd halves with
@@ -60,7 +62,7 @@ def tracks_for(blocks: int, *, step_size: int, world_size: int) -> int:
     """
     wanted = max(_LEAST_TRACKS, 2 * step_size, 8 * world_size)
     most = max(blocks // _BLOCKS_PER_TRACK, 1)
-    return min(1 << (wanted - 1).bit_length(), 1 << (most.bit_length() - 1))
+    return min(1 << (wanted - 1).bit_length(), 1 << (most.bit_length() - 1), _MOST_TRACKS)
 
 
 class Uses(NamedTuple):
@@ -84,23 +86,22 @@ class TracksOrder(Order):
     tracks: int
     seed: int = 0
     length: int = field(init=False)
+    id: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", int(self.rows.sum()))
-
-    @property
-    def id(self) -> str:  # type: ignore[override]  # a constant elsewhere
+        digest = hashlib.blake2b(self.rows.astype("<i8").tobytes(), digest_size=4).hexdigest()
         # The first number rises if the order ever changes: old states must not match it.
-        return f"tracks-1, {self.tracks} side by side"
+        object.__setattr__(self, "id", f"tracks-1, {self.tracks} side by side, blocks {digest}")
 
     def with_seed(self, seed: int) -> TracksOrder:
         return replace(self, seed=seed)
 
     def resumed(self, saved_id: str) -> TracksOrder:
         """Take over the number of tracks of a saved run."""
-        saved = re.fullmatch(r"tracks-1, (\d+) side by side", saved_id)
+        saved = re.match(r"tracks-1, (\d{1,9}) side by side", saved_id)
         tracks = int(saved[1]) if saved else 0
-        is_power = tracks > 0 and tracks & (tracks - 1) == 0
+        is_power = 0 < tracks <= _MOST_TRACKS and tracks & (tracks - 1) == 0
         return replace(self, tracks=tracks) if is_power else self
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:

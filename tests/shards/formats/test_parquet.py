@@ -114,15 +114,19 @@ def test_other_contents_have_other_checksums(path, tmp_path):
     assert not {*checksums} & {block.checksum for block in scan(tmp_path / "b.parquet").blocks}
 
 
-def test_a_scan_reads_the_footer_only(tmp_path):
+def test_a_scan_reads_the_footer_and_the_ends_of_row_groups_only(tmp_path):
     path = tmp_path / "a.parquet"
     table = pa.table({"a": np.random.default_rng(0).random(100_000)})
     pq.write_table(table, path)
     blocks = scan(path).blocks
     with path.open("r+b") as file:
-        file.seek(4)
+        file.seek(20_000)
         file.write(bytes(100_000))
     assert scan(path).blocks == blocks
+    with path.open("r+b") as file:
+        file.seek(1_000)
+        file.write(b"other")
+    assert scan(path).blocks != blocks
 
 
 def test_a_giant_row_group_is_warned_of(path, monkeypatch):

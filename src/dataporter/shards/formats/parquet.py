@@ -16,8 +16,9 @@ from dataporter.shards.formats.arrow import open_batches, write_decoded
 from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.columns import describe
 from dataporter.shards.formats.damage import damaged
-from dataporter.shards.formats.evidence import evidence
+from dataporter.shards.formats.evidence import evidence, evidence_of_ends
 from dataporter.shards.formats.format import Format, Rows
+from dataporter.shards.mapping import map_file
 
 EXPECTED = "a Parquet file"
 MAGIC = b"PAR1"
@@ -81,10 +82,16 @@ class ParquetFormat(Format):
         return open_batches(data, block, self.options)
 
     def _blocks(self, path: Path, footer: Footer) -> Iterator[Block]:
+        with path.open("rb") as file:
+            data = map_file(file.fileno())
         for number in range(footer.metadata.num_row_groups):
             group = footer.metadata.row_group(number)
             if group.num_rows:
-                yield self._block(path, footer, number, group)
+                block = self._block(path, footer, number, group)
+                # The footer may be the same over other values.
+                ends = evidence_of_ends(data, block.offset, block.size)
+                both = [block.checksum.to_bytes(8, "little"), ends.to_bytes(8, "little")]
+                yield block._replace(checksum=evidence(both))
 
     def _block(self, path: Path, footer: Footer, number: int, group: pq.RowGroupMetaData) -> Block:
         start = end = -1
