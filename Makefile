@@ -55,7 +55,7 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# All tables, in under 25 minutes on two cores; the races among loaders also into build/bench.json.
+# All tables; the races among loaders also into build/bench.json.
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
 
