@@ -67,9 +67,8 @@ def test_every_batch_is_noted_and_none_is_changed(options):
         assert all(start <= end for _, start, end in batch.spans)
         assert all(one[2] == other[1] for one, other in pairwise(batch.spans))
         assert batch.samples == 8
-    slowest = max((spent, index) for batch in noted.made for index, spent in batch.slowest)
-    assert slowest[1] == 7
-    assert slowest[0] >= 30_000_000
+    slow = {index: spent for batch in noted.made for index, spent in batch.slowest}
+    assert slow[7] >= 30_000_000  # others may be slower on a busy machine
 
 
 def test_who_made_a_batch_and_how_it_was_handed_over_is_known():
