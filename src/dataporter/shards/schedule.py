@@ -23,7 +23,7 @@ from dataporter.shards.tracks import Uses
 
 
 class Standing(NamedTuple):
-    """Where one rank stands: the positions from `start` to `stop` are next for its workers."""
+    """The place of one rank: the positions from `start` to `stop` are next for its workers."""
 
     order: Order
     plan: Plan

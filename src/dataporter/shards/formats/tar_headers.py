@@ -99,7 +99,7 @@ class Members:
 
 
 class _Names:
-    """What the headers before a member say of it."""
+    """The name and size of a member, from the headers before it."""
 
     def __init__(self) -> None:
         self.name: str | None = None
