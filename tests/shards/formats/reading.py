@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import pickle
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,14 @@ ESTIMATING = {"parquet", "arrow"}  # formats that only estimate the size of a de
 def listed_files(folder: Path) -> list[str]:
     """Return the files that the index.json of a folder lists."""
     return list(list_files(folder, SUFFIXES).paths)
+
+
+def change_index(folder: Path, change: Callable[[Any], Any]) -> None:
+    """Change the index.json of a folder: in place, or to what `change` returns."""
+    path = folder / "index.json"
+    index = json.loads(path.read_text())
+    changed = change(index)
+    path.write_text(json.dumps(index if changed is None else changed))
 
 
 def read_all(format_: Format, path: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from portable import same
-from reading import listed_files, read_all
+from reading import change_index, listed_files, read_all
 
 from dataporter.errors import (
     OptionError,
@@ -33,13 +33,6 @@ def folder(fixtures, tmp_path):
     """A copy of a folder with plain chunks, to be damaged."""
     shutil.copytree(fixtures / "litdata" / "raw", tmp_path / "d")
     return tmp_path / "d"
-
-
-def change_index(folder, change):
-    path = folder / "index.json"
-    index = json.loads(path.read_text())
-    changed = change(index)
-    path.write_text(json.dumps(index if changed is None else changed))
 
 
 PLAIN = ["full", "nested", "rows", "rows_zstd", "raw", "pairs", "single"]

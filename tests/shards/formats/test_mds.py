@@ -9,7 +9,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from portable import same
-from reading import listed_files, read_all
+from reading import change_index, listed_files, read_all
 
 from dataporter.errors import (
     OptionError,
@@ -31,13 +31,6 @@ def folder(fixtures, tmp_path):
     """A copy of the folder with raw shards and hashes, to be damaged."""
     shutil.copytree(fixtures / "mds" / "hashed", tmp_path / "d")
     return tmp_path / "d"
-
-
-def change_index(folder, change):
-    path = folder / "index.json"
-    index = json.loads(path.read_text())
-    changed = change(index)
-    path.write_text(json.dumps(index if changed is None else changed))
 
 
 @pytest.mark.parametrize("name", ["all", "hashed", "zstd", "gz", "bz2"])
