@@ -29,7 +29,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from dataporter.arguments import check_int, did_you_mean
-from dataporter.engine import PREFETCH_BYTES, can_start_workers, usable_cores
+from dataporter.cores import usable_cores
+from dataporter.engine import PREFETCH_BYTES, can_start_workers
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import Tail
 from dataporter.samplers import ResumableSampler

@@ -6,7 +6,7 @@ import pytest
 from support import Augmented, one_pass, passes
 
 from dataporter import OptionTypeError, ResumableDataLoader
-from dataporter.engine.cores import usable_cores
+from dataporter.cores import usable_cores
 from dataporter.engine.pace import Pace
 
 

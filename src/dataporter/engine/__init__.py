@@ -6,7 +6,6 @@ a loader. An engine knows nothing of orders and states.
 """
 
 from dataporter.engine.budget import PREFETCH_BYTES
-from dataporter.engine.cores import usable_cores
 from dataporter.engine.results import Results
 from dataporter.engine.runner import Runner
 from dataporter.engine.worker_options import WorkerOptions, can_start_workers
@@ -17,5 +16,4 @@ __all__ = [
     "Runner",
     "WorkerOptions",
     "can_start_workers",
-    "usable_cores",
 ]

@@ -16,7 +16,6 @@ import mmap
 import os
 import sys
 import tempfile
-import weakref
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from dataporter.engine.libc import libc
 from dataporter.engine.locks import PageLock, take_lock
 from dataporter.errors import UnsupportedSystemError
+from dataporter.mapping import mapped
 
 # The address space of a memfd is cut into slots of 64 GiB; it has room for 2**20 of them.
 _STRIDE = 2**36
@@ -123,7 +123,7 @@ class Slot:
         if size > len(self.bytes):
             length = max(_FIRST_MAPPING, 1 << (size - 1).bit_length())
             offset = _reserved(self._descriptor, self.number, length)
-            self._map = _mapped(self._descriptor, length, offset)
+            self._map = mapped(self._descriptor, length, offset, writes=True)
             self.address = ctypes.addressof(self._map)
             # By way of NumPy: a view of a ctypes array cannot be assigned bytes.
             array: Any = np.frombuffer(self._map, np.uint8)
@@ -182,27 +182,9 @@ class Slot:
             libc.madvise(self.address, len(self.bytes), mmap.MADV_REMOVE)
 
 
-# Python's own `mmap` keeps a copy of the descriptor for each mapping: a few hundred batches would
-# use up all descriptors of the process.
 if libc is not None:
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_FAILED = ctypes.c_void_p(-1).value
 _MADV_POPULATE_WRITE = 23  # of Linux 5.14; Python does not name it
-
-
-def _mapped(descriptor: int, length: int, offset: int) -> Any:
-    """Map part of a file until the result and all arrays over it have died."""
-    access = mmap.PROT_READ | mmap.PROT_WRITE
-    address = libc.mmap(None, length, access, mmap.MAP_SHARED, descriptor, offset)
-    if address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    mapping = (ctypes.c_uint8 * length).from_address(address)
-    weakref.finalize(mapping, libc.munmap, address, length).atexit = False
-    return mapping
 
 
 class Writer:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import ShardCacheError, ShardFormatError
-from dataporter.shards.mapping import map_file
+from dataporter.mapping import map_file
 
 try:
     import fcntl

@@ -29,6 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from dataporter.cores import usable_cores
 from dataporter.errors import ShardCacheError, ShardError, UnsupportedSystemError
 from dataporter.law import Order, Plan
 from dataporter.shards.cache import CachedBlocks
@@ -241,7 +242,7 @@ class Porter:
             self._state.reap(_MOMENT)  # one that has closed its address is about to end
             dataset = (
                 *(self._index, self._format, self._folder, self._cache_bytes),
-                _cores(),
+                usable_cores(),
             )
             with attached(dataset) as given:
                 self._state.words = unnamed_file()
@@ -381,15 +382,6 @@ def _key(index: Index, format_: Format) -> str:
     # A fingerprint looks at some of the contents only: a file written again is decoded again.
     digest.update(index.sizes.tobytes() + index.modified.tobytes())
     return digest.hexdigest()
-
-
-def _cores() -> int:
-    """Count the cores for decoding."""
-    if "torch" not in sys.modules and hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    from dataporter.engine.cores import usable_cores  # noqa: PLC0415  its package imports torch
-
-    return usable_cores()
 
 
 def _environment() -> dict[str, str]:

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import ShardError
+from dataporter.mapping import map_file
 from dataporter.shards.changes import require_unchanged
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.index import Index
-from dataporter.shards.mapping import map_file
 
 # Open at a time. More than the tracks of most runs; each holds a map and a few small objects.
 _MOST_BLOCKS = 4096

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dataporter.errors import ShardChangedError, ShardFormatError
+from dataporter.mapping import map_file
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.arrow import open_batches, write_decoded
 from dataporter.shards.formats.chosen import check_columns
@@ -18,7 +19,6 @@ from dataporter.shards.formats.columns import describe
 from dataporter.shards.formats.damage import damaged
 from dataporter.shards.formats.evidence import evidence, evidence_of_ends
 from dataporter.shards.formats.format import Format, Rows
-from dataporter.shards.mapping import map_file
 
 EXPECTED = "a Parquet file"
 MAGIC = b"PAR1"

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, default_collate
 
-from dataporter.engine import usable_cores
+from dataporter.cores import usable_cores
 from dataporter.fetch.vectorised import gather_for
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.fingerprint import dataset_length
