@@ -180,7 +180,7 @@ def test_a_killed_job_leaves_no_porter_and_a_cache_that_the_next_one_uses(tmp_pa
     modified = source.stat().st_mtime_ns
     index = written(source.parent, BLOCKS)  # the same bytes, so only the time has to be put back
     os.utime(source, ns=(modified, modified))
-    index = replace(index, modified=np.array([modified]))
+    index = replace(index, versions=[str(modified)])
     before = (tmp_path / "log").read_text().splitlines()
     porter = make(tmp_path, index)
     for block in range(BLOCKS):

@@ -119,7 +119,7 @@ def test_a_file_that_was_only_touched_changes_nothing(data, scans):
     os.utime(data / "2.lines", ns=(1, 1))
     new = opened(data, scans)
     assert scans() == ["2.lines"]
-    assert_same(new, old, but=("modified",))
+    assert_same(new, old, but=("versions",))
     opened(data, scans)
     assert scans() == []
 
@@ -347,7 +347,7 @@ def test_files_on_a_slow_file_system_are_looked_at_in_threads(data, scans, monke
     for number in range(10, 200):
         write_lines(data / f"{number}.lines", "ab")
     index = opened(data)
-    monkeypatch.setattr("dataporter.shards.building._QUICK", 0.0)
+    monkeypatch.setattr("dataporter.shards.files._QUICK", 0.0)
     assert_same(opened(data, scans), index, but=())
     assert scans() == []
 

@@ -15,7 +15,8 @@ from dataporter.errors import (
     ShardFormatError,
     ShardsNotFoundError,
 )
-from dataporter.shards.files import list_files, natural_key
+from dataporter.shards.files import list_files
+from dataporter.shards.listing import natural_key
 
 KNOWN = SUFFIXES | {".mds": "mds", ".bin": "tokens", ".jsonl": "jsonl", ".jsonl.gz": "jsonl"}
 HUGGING_FACE = {".arrow": "arrow", ".json": "jsonl"}
@@ -222,11 +223,6 @@ def test_files_of_another_type_are_refused(files):
 def test_no_files_are_refused(files):
     with pytest.raises(OptionError, match="must name at least one file"):
         list_files(files, KNOWN)
-
-
-def test_a_url_is_refused():
-    with pytest.raises(OptionError, match="is a URL"):
-        list_files("s3://bucket/corpus/", KNOWN)
 
 
 def test_a_folder_of_hugging_face_gives_the_files_that_it_lists(tmp_path):

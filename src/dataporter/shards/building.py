@@ -7,13 +7,11 @@ from its journal. The index of an updated dataset equals that of a fresh build.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,32 +19,25 @@ from dataporter.errors import (
     ShardCacheError,
     ShardChangedError,
     ShardError,
-    ShardsNotFoundError,
     ShardWarning,
     add_note,
 )
 from dataporter.law.explanation import counted
 from dataporter.shards.changes import changes_in_words
-from dataporter.shards.files import Listing
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import BLOCK, Index, IndexedFile, build_index
 from dataporter.shards.index_file import read_index, write_index
 from dataporter.shards.index_places import index_paths
 from dataporter.shards.journal import Journal, remove_leftovers
+from dataporter.shards.listing import Listing, Status
 from dataporter.shards.progress import progress_of
 from dataporter.shards.schemas import drift_in_words
+from dataporter.shards.storage.urls import Url
 from dataporter.user_warnings import warn_user
 
 _THREADS = min(32, 4 + (os.cpu_count() or 1))  # they mostly wait for the disk
-_TRIED = 64  # files whose status is read to see how long that takes
-_QUICK = 100e-6  # seconds; on a network file system it takes longer
 _MANY = 5  # damaged files, after which a scan gives up
 _SHOWN = 3
-
-
-class _Status(NamedTuple):
-    size: int
-    modified: int  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +78,7 @@ def update_index(
     rebuild: bool = False,
 ) -> Opened:
     """Do what `open_index` does, without warnings."""
-    statuses = _statuses(listing)
+    statuses = listing.statuses()
     paths = index_paths(listing, format, folder)
     if not rebuild:
         for path in paths:
@@ -121,7 +112,7 @@ def _build(
 ) -> Opened:
     """Scan the files that are not known, and write the index."""
     unknown = [path for path in listing.paths if path not in known]
-    for file in progress_of(_scanned(listing.root, unknown, format), len(unknown), progress):
+    for file in progress_of(_scanned(listing, unknown, format), len(unknown), progress):
         journal.add(file)
         known[file.path] = file
     index = build_index(listing.root, format.name, [known[path] for path in listing.paths])
@@ -132,14 +123,14 @@ def _build(
 
 
 def _known(
-    listing: Listing, statuses: list[_Status], journal: Journal, old: Index | None
+    listing: Listing, statuses: list[Status], journal: Journal, old: Index | None
 ) -> dict[str, IndexedFile]:
     """Return the files that were scanned before and have not changed since."""
     before = ({file.path: file for file in old.files()} if old is not None else {}) | journal.read()
     return {
         path: before[path]
         for path, status in zip(listing.paths, statuses, strict=True)
-        if path in before and (before[path].size, before[path].modified) == status
+        if path in before and (before[path].size, before[path].version) == status
     }
 
 
@@ -147,14 +138,14 @@ def _known(
 
 
 def _scanned(
-    root: Path,
+    listing: Listing,
     paths: Sequence[str],
     format: Format,  # noqa: A002  the word of this room
 ) -> Iterator[IndexedFile]:
     """Scan files in threads. They come as they are done; damaged ones raise at the end."""
     damaged: dict[str, ShardError] = {}
     with ThreadPoolExecutor(_THREADS, "dataporter-scan") as pool:
-        futures = {pool.submit(_scan, root, path, format): path for path in paths}
+        futures = {pool.submit(_scan, listing, path, format): path for path in paths}
         try:
             for future in as_completed(futures):
                 try:
@@ -172,63 +163,34 @@ def _scanned(
         raise first
 
 
-def _scan(root: Path, path: str, format: Format) -> IndexedFile:  # noqa: A002  the word of this room
-    whole = root / path
-    before = _status(str(whole))
+def _scan(listing: Listing, path: str, format: Format) -> IndexedFile:  # noqa: A002  the word of this room
+    file = listing.open(path)
     try:
-        scanned = format.scan(whole)
+        scanned = format.scan(file.path)  # type: ignore[attr-defined]
     except OSError as error:
         if isinstance(error, ShardError):
             raise
-        msg = (
-            f"{whole} cannot be read: {error.strerror or error}. Make it readable, or leave it out."
-        )
+        reason = error.strerror or error
+        msg = f"{file.name} cannot be read: {reason}. Make it readable, or leave it out."
         raise ShardError(msg) from error
-    if _status(str(whole)) != before:
+    if (again := listing.open(path)).version != file.version or again.size != file.size:
         msg = (
-            f"{whole} changed while it was indexed. Open the dataset when it is written completely."
+            f"{file.name} changed while it was indexed. Open the dataset when it is written "
+            "completely."
         )
         raise ShardChangedError(msg)
     blocks = np.array([tuple(block) for block in scanned.blocks], BLOCK)
-    return IndexedFile(path, *before, blocks, scanned.schema, tuple(scanned.warnings))
-
-
-# The state of files
-
-
-def _statuses(listing: Listing) -> list[_Status]:
-    """Return size and time of each file. Where that is slow, threads hide the latency."""
-    root = os.path.join(listing.root, "")  # noqa: PTH118  strings: 10,000 paths take 0.1 s
-    whole = [root + path for path in listing.paths]
-    start = time.perf_counter()
-    found = [_status(path) for path in whole[:_TRIED]]
-    if time.perf_counter() - start < _QUICK * len(found):  # threads would only disturb each other
-        return found + [_status(path) for path in whole[_TRIED:]]
-    with ThreadPoolExecutor(_THREADS, "dataporter-stat") as pool:
-        return found + list(pool.map(_status, whole[_TRIED:]))
-
-
-def _status(path: str) -> _Status:
-    try:
-        found = os.stat(path)  # noqa: PTH116
-    except FileNotFoundError as error:
-        link = "a link that leads nowhere" if os.path.islink(path) else "missing"  # noqa: PTH114
-        msg = f"{path} is {link}. Restore the file, or leave it out."
-        raise ShardsNotFoundError(msg) from error
-    except OSError as error:
-        msg = f"{path} cannot be read: {error.strerror}. Make it readable, or leave it out."
-        raise ShardError(msg) from error
-    return _Status(found.st_size, found.st_mtime_ns)
-
-
-def _is_current(index: Index, listing: Listing, statuses: list[_Status]) -> bool:
-    if tuple(index.paths) != listing.paths:
-        return False
-    sizes, modified = index.sizes.tolist(), index.modified.tolist()
-    return statuses == list(zip(sizes, modified, strict=True))
+    schema, warnings = scanned.schema, tuple(scanned.warnings)
+    return IndexedFile(path, file.size, file.version, blocks, schema, warnings)
 
 
 # Places
+
+
+def _is_current(index: Index, listing: Listing, statuses: list[Status]) -> bool:
+    if tuple(index.paths) != listing.paths:
+        return False
+    return statuses == list(zip(index.sizes.tolist(), index.versions, strict=True))
 
 
 def _open_journal(paths: Sequence[Path]) -> Journal:
@@ -242,7 +204,7 @@ def _open_journal(paths: Sequence[Path]) -> Journal:
     raise _cannot_write(refused)
 
 
-def _old_index(paths: Sequence[Path], root: Path) -> Index | None:
+def _old_index(paths: Sequence[Path], root: Path | Url) -> Index | None:
     indexes = (read_index(path, root) for path in paths)
     return next((index for index in indexes if index is not None), None)
 

@@ -43,12 +43,12 @@ def named(paths: Sequence[str]) -> str:
 
 def require_unchanged(index: Index, file: int, status: os.stat_result | None) -> None:
     """Raise unless a file is the one that was indexed. The status of a missing file is None."""
-    size, modified = int(index.sizes[file]), int(index.modified[file])
+    size, version = int(index.sizes[file]), index.versions[file]
     if status is None:
         difference = "it is gone"
     elif status.st_size != size:
         difference = f"it has {status.st_size:,} bytes, and had {size:,}"
-    elif status.st_mtime_ns != modified:
+    elif str(status.st_mtime_ns) != version:
         difference = "it was written again since"
     else:
         return

@@ -17,9 +17,9 @@ from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import Order, Plan, ShuffledOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.building import open_index
-from dataporter.shards.files import Files
 from dataporter.shards.formats.format import ReadOptions, Sample
 from dataporter.shards.formats.registry import find_files
+from dataporter.shards.listing import Files
 from dataporter.shards.porter import Porter
 from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas

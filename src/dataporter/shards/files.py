@@ -1,48 +1,83 @@
-"""The files of a dataset: a folder, a glob, a file or a list of these becomes a sorted listing.
+"""The files of a dataset on this machine: a folder, a glob, a file or a list of these.
 
-The order of a listing depends on the names alone, so it is the same on every system. Contents are
-left to the formats, except for the lists of files that some writers leave in a folder.
+Contents are left to the formats, except for the lists of files that some writers leave in a
+folder.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from dataporter.errors import OptionError, OptionTypeError, ShardsNotFoundError
-from dataporter.shards.folder_lists import (
-    BOOKKEEPING,
-    FolderList,
-    read_folder_list,
-    refuse_splits,
+from dataporter.errors import OptionError, ShardError, ShardsNotFoundError
+from dataporter.shards.folder_lists import BOOKKEEPING, Folder, refuse_splits
+from dataporter.shards.listing import (
+    Files,
+    Kinds,
+    Listing,
+    Status,
+    as_sequence,
+    by_suffix,
+    is_left_out,
+    natural_key,
 )
+from dataporter.shards.shard_file import LocalFile, ShardFile
 
 INDEX_FOLDER = ".dataporter"  # beside the data; hidden, so it is never listed
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_DIGITS = re.compile(r"([0-9]+)")
-_COMPRESSED = (".gz", ".zst", ".zstd")
+_THREADS = min(32, 4 + (os.cpu_count() or 1))  # they mostly wait for the disk
+_TRIED = 64  # files whose status is read to see how long that takes
+_QUICK = 100e-6  # seconds; on a network file system it takes longer
 _SHOWN = 5
-
-Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """The files of a dataset, in the order of its rows."""
+class LocalListing(Listing):
+    """Files of this machine."""
 
-    root: Path  # absolute
-    paths: tuple[str, ...]  # of each file, relative to root, divided by "/"
-    format: str | None  # the one that all files have, if it is known
-    request: tuple[str, ...]  # what was asked for, relative to root
+    root: Path
+
+    def statuses(self) -> list[Status]:
+        """Return size and time of each file. Where that is slow, threads hide the latency."""
+        root = os.path.join(self.root, "")  # strings: 10,000 paths take 0.1 s
+        whole = [root + path for path in self.paths]
+        start = time.perf_counter()
+        found = [_status(path) for path in whole[:_TRIED]]
+        if time.perf_counter() - start < _QUICK * len(found):  # threads would disturb each other
+            return found + [_status(path) for path in whole[_TRIED:]]
+        with ThreadPoolExecutor(_THREADS, "dataporter-stat") as pool:
+            return found + list(pool.map(_status, whole[_TRIED:]))
+
+    def open(self, path: str) -> ShardFile:
+        whole = self.root / path
+        _status(str(whole))  # its errors say what to do
+        return LocalFile(whole)
 
 
-def list_files(files: Files, suffixes: Mapping[str, str], *, format: str | None = None) -> Listing:  # noqa: A002  the name of the option
+def _status(path: str) -> Status:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError as error:
+        link = "a link that leads nowhere" if os.path.islink(path) else "missing"
+        msg = f"{path} is {link}. Restore the file, or leave it out."
+        raise ShardsNotFoundError(msg) from error
+    except OSError as error:
+        msg = f"{path} cannot be read: {error.strerror}. Make it readable, or leave it out."
+        raise ShardError(msg) from error
+    return Status(found.st_size, str(found.st_mtime_ns))
+
+
+def list_files(
+    files: Files,
+    suffixes: Mapping[str, str],
+    *,
+    format: str | None = None,  # noqa: A002  the name of the option
+) -> LocalListing:
     """List a folder, a glob, a file, or several of these.
 
     `suffixes` has the format of each known suffix. A folder gives its files of known formats, or
@@ -50,8 +85,8 @@ def list_files(files: Files, suffixes: Mapping[str, str], *, format: str | None 
     by Arrow and Spark, and so are the files about the data of MDS, LitData and Hugging Face. A
     folder with a list of its files gives these. A file is taken at its word.
     """
-    requests = [_absolute(each) for each in _as_sequence(files)]
-    kinds = _Kinds(suffixes, format)
+    requests = [os.path.abspath(os.path.expanduser(each)) for each in as_sequence(files)]
+    kinds = Kinds(suffixes, format, _LocalFolder)
     found: dict[str, None] = {}
     roots = []
     for request in requests:
@@ -60,54 +95,29 @@ def list_files(files: Files, suffixes: Mapping[str, str], *, format: str | None 
         found.update(dict.fromkeys(paths))
     root = _common(roots)
     relative = sorted((_relative(path, root) for path in found), key=natural_key)
-    return Listing(
+    return LocalListing(
         root=Path(root),
         paths=tuple(relative),
-        format=_one_format(found, kinds, files),
+        format=kinds.one_of(found, as_sequence(files)),
         request=tuple(sorted({_relative(request, root) for request in requests})),
     )
 
 
-def natural_key(path: str) -> tuple[list[str | int], str]:
-    """Return a key that sorts paths, with numbers in them by value.
+class _LocalFolder(Folder):
+    def read(self, name: str) -> bytes | None:
+        try:
+            return Path(self.path, name).read_bytes()
+        except FileNotFoundError:
+            return None
 
-    >>> sorted(["b-10.bin", "b-9.bin", "a/c", "B-9.bin"], key=natural_key)
-    ['B-9.bin', 'a/c', 'b-9.bin', 'b-10.bin']
-    """
-    parts: list[str | int] = list(_DIGITS.split(path))
-    parts[1::2] = map(int, parts[1::2])
-    return parts, path  # "01" and "1" have the same value
+    def holds(self, name: str) -> bool:
+        return os.path.exists(os.path.join(self.path, name))
 
-
-# Requests
-
-
-def _as_sequence(files: Files) -> list[str]:
-    each = [files] if isinstance(files, str | os.PathLike) else files
-    is_named = isinstance(each, Sequence) and all(
-        isinstance(one, str | os.PathLike) for one in each
-    )
-    if not is_named:
-        msg = f"files must be a path, a glob or a list of these, found {files!r}."
-        raise OptionTypeError(msg)
-    names = [os.fspath(one) for one in each]
-    if not names or not all(names):
-        msg = f"files must name at least one file, found {files!r}. Name a folder or a glob."
-        raise OptionError(msg)
-    return names
+    def names(self) -> list[str]:
+        return os.listdir(self.path)
 
 
-def _absolute(name: str) -> str:
-    if _URL.match(name):
-        msg = (
-            f"{name!r} is a URL, and only files of this machine can be read. Download the files "
-            "or mount the storage, and name the folder."
-        )
-        raise OptionError(msg)
-    return os.path.abspath(os.path.expanduser(name))
-
-
-def _find(request: str, kinds: _Kinds) -> tuple[str, list[str]]:
+def _find(request: str, kinds: Kinds) -> tuple[str, list[str]]:
     """Return the root of a request, and the files that it finds."""
     if os.path.isdir(request):
         found = list(_files_in(request, kinds))
@@ -152,19 +162,19 @@ def _relative(path: str, root: str) -> str:
 # Folders
 
 
-def _files_in(folder: str, kinds: _Kinds, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
+def _files_in(folder: str, kinds: Kinds, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
     """Find the files of known formats in a folder and its folders, links followed."""
     status = os.stat(folder)
     identity = (status.st_dev, status.st_ino)
     if identity in above:  # a link to a folder above it
         return
-    refuse_splits(folder)
+    refuse_splits(_LocalFolder(folder))
     listed = kinds.listed_in(folder)
     if listed is not None:
-        yield from listed.paths
+        yield from (os.path.normpath(os.path.join(folder, name)) for name in listed.names)
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith((".", "_")) or entry.name in BOOKKEEPING:
+            if is_left_out(entry.name):
                 continue
             if entry.is_dir():
                 yield from _files_in(entry.path, kinds, (*above, identity))
@@ -172,56 +182,11 @@ def _files_in(folder: str, kinds: _Kinds, above: tuple[tuple[int, int], ...] = (
                 yield entry.path
 
 
-class _Kinds:
-    """The formats of files: by the list of their folder, else by suffix."""
-
-    def __init__(self, suffixes: Mapping[str, str], wanted: str | None) -> None:
-        # The longest first: ".jsonl.gz" comes before ".gz".
-        self.suffixes = dict(sorted(suffixes.items(), key=lambda item: -len(item[0])))
-        self.wanted = wanted
-        self._listed: dict[str, FolderList | None] = {}
-
-    def is_wanted(self, name: str) -> bool:
-        format = self._by_suffix(name)  # noqa: A001
-        return format is not None and self.wanted in (None, format)
-
-    def of(self, path: str) -> str | None:
-        listed = self.listed_in(os.path.dirname(path))
-        return listed.format if listed is not None else self._by_suffix(path)
-
-    def listed_in(self, folder: str) -> FolderList | None:
-        """Return the files that a folder lists, if it does."""
-        if folder not in self._listed:
-            self._listed[folder] = read_folder_list(folder)
-        return self._listed[folder]
-
-    def _by_suffix(self, name: str) -> str | None:
-        lower = name.lower()
-        for suffix, format in self.suffixes.items():  # noqa: A001
-            if lower.endswith(suffix):
-                return format
-        return None
-
-
 # Errors
 
 
-def _one_format(paths: Mapping[str, None], kinds: _Kinds, files: Files) -> str | None:
-    if kinds.wanted is not None:
-        return kinds.wanted
-    formats = Counter(kinds.of(path) for path in paths)
-    if len(formats) > 1:
-        msg = (
-            f"files have several formats: {_by_suffix(paths)} in {', '.join(_as_sequence(files))}. "
-            "Name those of one format by a glob, such as '**/*.parquet', or pass format=."
-        )
-        raise OptionError(msg)
-    return next(iter(formats))
-
-
-def _nothing_in(folder: str, kinds: _Kinds) -> ShardsNotFoundError:
-    known = kinds.wanted or ", ".join(sorted(kinds.suffixes))
-    what = f"there is no file of a known format ({known}) in {folder}"
+def _nothing_in(folder: str, kinds: Kinds) -> ShardsNotFoundError:
+    what = f"there is no file of a known format ({kinds.in_words()}) in {folder}"
     return ShardsNotFoundError(f"{what}: {_contents(folder)}. Name the files by a glob.")
 
 
@@ -241,23 +206,8 @@ def _contents(folder: str) -> str:
             files = [entry.name for entry in visible if not entry.is_dir()]
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
-    parts = [_by_suffix(files)] if files else []
+    parts = [by_suffix(files)] if files else []
     if folders:
         more = f" and {len(folders) - _SHOWN} more" if len(folders) > _SHOWN else ""
         parts.append(f"the folders {', '.join(folders[:_SHOWN])}{more}")
     return f"it holds {' and '.join(parts)}" if parts else "it is empty"
-
-
-def _by_suffix(paths: Mapping[str, None] | list[str]) -> str:
-    """Count files by suffix, such as "10 .parquet, 2 .json"."""
-    suffixes = Counter(_suffix(path) for path in paths)
-    common = sorted(suffixes.items(), key=lambda item: (-item[1], item[0]))
-    more = f" and {len(common) - _SHOWN} other suffixes" if len(common) > _SHOWN else ""
-    return ", ".join(f"{count:,} {suffix}" for suffix, count in common[:_SHOWN]) + more
-
-
-def _suffix(path: str) -> str:
-    """Return the suffix of a name, with that before a compression's."""
-    found = PurePosixPath(path).suffixes
-    count = 2 if found and found[-1] in _COMPRESSED else 1
-    return "".join(found[-count:]) or "without suffix"

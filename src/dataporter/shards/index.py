@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.shards.blocks import Block
+from dataporter.shards.storage.urls import Url
 
 # A block as it lies in arrays: the fields of `Block`.
 BLOCK = np.dtype(
@@ -34,7 +35,7 @@ class IndexedFile(NamedTuple):
 
     path: str  # relative to the root of its index
     size: int
-    modified: int  # nanoseconds
+    version: str  # another one if the file was written again
     blocks: NDArray[Any]  # of dtype BLOCK
     schema: dict[str, Any]
     warnings: tuple[str, ...] = ()
@@ -48,11 +49,11 @@ class IndexedFile(NamedTuple):
 class Index:
     """Files and blocks of a dataset, in the order of its rows. It can be pickled."""
 
-    root: Path  # of the paths of files
+    root: Path | Url  # of the paths of files
     format: str
     paths: Sequence[str]  # of each file, relative to root
     sizes: NDArray[np.int64]  # bytes of each file
-    modified: NDArray[np.int64]  # of each file, nanoseconds
+    versions: Sequence[str]  # of each file: another one if it was written again
     schemas: Sequence[dict[str, Any]]  # the different schemas
     schema_of: NDArray[np.int32]  # of each file: a number in schemas
     file: NDArray[np.int32]  # of each block: a number in paths
@@ -90,7 +91,12 @@ class Index:
     def block(self, number: int) -> Block:
         return Block(*(int(getattr(self, name)[number]) for name in Block._fields))
 
-    def path(self, block: int) -> Path:
+    @property
+    def is_local(self) -> bool:
+        """True if the files lie on this machine."""
+        return isinstance(self.root, Path)
+
+    def path(self, block: int) -> Path | Url:
         """Return the file of a block."""
         return self.root / self.paths[int(self.file[block])]
 
@@ -116,7 +122,7 @@ class Index:
             IndexedFile(
                 path=path,
                 size=int(self.sizes[number]),
-                modified=int(self.modified[number]),
+                version=self.versions[number],
                 blocks=blocks[borders[number] : borders[number + 1]],
                 schema=self.schemas[int(self.schema_of[number])],
                 warnings=tuple(self.file_warnings.get(number, ())),
@@ -125,7 +131,7 @@ class Index:
         ]
 
 
-def build_index(root: Path, format_name: str, files: Sequence[IndexedFile]) -> Index:
+def build_index(root: Path | Url, format_name: str, files: Sequence[IndexedFile]) -> Index:
     """Build the index of files, in the order in which they are given."""
     blocks = np.concatenate([np.empty(0, BLOCK), *(file.blocks for file in files)])
     counts = [len(file.blocks) for file in files]
@@ -140,7 +146,7 @@ def build_index(root: Path, format_name: str, files: Sequence[IndexedFile]) -> I
         format=format_name,
         paths=paths,
         sizes=np.array([file.size for file in files], np.int64),
-        modified=np.array([file.modified for file in files], np.int64),
+        versions=[file.version for file in files],
         schemas=[json.loads(text) for text in numbers],
         schema_of=schema_of,
         fingerprint=_fingerprint(

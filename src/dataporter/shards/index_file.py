@@ -21,14 +21,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dataporter.shards.index import COLUMNS, Index
+from dataporter.shards.storage.urls import Url
 
-VERSION = 1
+VERSION = 2
 
 _ABOUT = b"dataporter.index"  # keys of the metadata
 _SEAL = b"dataporter.seal"
 
 
-def read_index(path: Path, root: Path) -> Index | None:
+def read_index(path: Path, root: Path | Url) -> Index | None:
     """Map the index in a file. Return None if it is absent, damaged or of another version."""
     # Windows cannot replace a file that is mapped.
     open_file = pa.memory_map if os.name == "posix" else pa.OSFile
@@ -50,7 +51,7 @@ def read_index(path: Path, root: Path) -> Index | None:
         format=values["format"],
         paths=values["paths"],
         sizes=np.array(values["sizes"], np.int64),
-        modified=np.array(values["modified"], np.int64),
+        versions=values["versions"],
         schemas=values["schemas"],
         schema_of=np.array(values["schema_of"], np.int32),
         file_warnings={int(file): texts for file, texts in values["warnings"].items()},
@@ -69,7 +70,7 @@ def write_index(index: Index, path: Path) -> None:
             "format": index.format,
             "paths": list(index.paths),
             "sizes": index.sizes.tolist(),
-            "modified": index.modified.tolist(),
+            "versions": list(index.versions),
             "schemas": list(index.schemas),
             "schema_of": index.schema_of.tolist(),
             "warnings": {file: list(texts) for file, texts in index.file_warnings.items()},

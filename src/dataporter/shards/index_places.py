@@ -8,8 +8,10 @@ import os
 import sys
 from pathlib import Path
 
-from dataporter.shards.files import INDEX_FOLDER, Listing
+from dataporter.errors import OptionError
+from dataporter.shards.files import INDEX_FOLDER
 from dataporter.shards.formats.format import Format
+from dataporter.shards.listing import Listing
 
 
 def index_paths(listing: Listing, format: Format, folder: Path | None) -> list[Path]:  # noqa: A002  the word of this room
@@ -24,8 +26,13 @@ def index_paths(listing: Listing, format: Format, folder: Path | None) -> list[P
     if folder is not None:
         return [Path(folder).absolute() / apart]
     cache = _cache_folder()
-    beside = listing.root / INDEX_FOLDER / _name(asked)
-    return [beside] if cache is None else [beside, cache / apart]
+    places = [] if cache is None else [cache / apart]
+    if isinstance(listing.root, Path):
+        places.insert(0, listing.root / INDEX_FOLDER / _name(asked))
+    if not places:
+        msg = "there is no home folder to keep the index in. Pass index= a folder."
+        raise OptionError(msg)
+    return places
 
 
 def _name(asked: object) -> str:

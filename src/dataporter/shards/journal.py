@@ -27,7 +27,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_HEAD = {"journal": 1}  # its version
+_HEAD = {"journal": 2}  # its version
 _ABANDONED = 86_400  # seconds after which an unlocked temporary file has no writer
 
 _log = logging.getLogger("dataporter")
@@ -59,7 +59,7 @@ class Journal:
                 schemas[record["name"]] = record["schema"]
             elif record["schema"] in schemas:
                 blocks = np.array([tuple(block) for block in record["blocks"]], BLOCK)
-                values = (record["path"], record["size"], record["modified"])
+                values = (record["path"], record["size"], record["version"])
                 schema, warnings = schemas[record["schema"]], tuple(record["warnings"])
                 files[record["path"]] = IndexedFile(*values, blocks, schema, warnings)
         self._schemas = set(schemas)

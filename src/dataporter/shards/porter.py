@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import logging
 import os
 import pickle
@@ -380,7 +381,7 @@ def _key(index: Index, format_: Format) -> str:
     identity = f"{index.fingerprint} {format_.name} {format_.options}"
     digest = hashlib.blake2b(identity.encode(), digest_size=16)
     # A fingerprint looks at some of the contents only: a file written again is decoded again.
-    digest.update(index.sizes.tobytes() + index.modified.tobytes())
+    digest.update(index.sizes.tobytes() + json.dumps(list(index.versions)).encode())
     return digest.hexdigest()
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from dataporter.errors import OptionError
-from dataporter.shards.files import Listing, list_files
+from dataporter.shards.files import LocalListing, list_files
 from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.formats.registry import FORMATS, SUFFIXES, find_files, make_format
 
 
 def listing(*paths, format_=None):
-    return Listing(root=Path("/data"), paths=paths, format=format_, request=(".",))
+    return LocalListing(root=Path("/data"), paths=paths, format=format_, request=(".",))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from dataporter.arguments import did_you_mean
 from dataporter.errors import OptionError
-from dataporter.shards.files import Files, Listing, list_files
+from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import Format, ReadOptions
+from dataporter.shards.listing import Files, Listing
 
 
 class _Known(NamedTuple):

@@ -1,0 +1,149 @@
+"""Listings: the files of a dataset in the order of its rows, wherever they lie.
+
+The order of a listing depends on the names alone, so it is the same on every system. The rules
+that choose files are here too: they are the same for folders and for storages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from dataporter.errors import OptionError, OptionTypeError
+from dataporter.shards.folder_lists import BOOKKEEPING, Folder, FolderList, read_folder_list
+from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.storage.urls import Url
+
+_DIGITS = re.compile(r"([0-9]+)")
+_COMPRESSED = (".gz", ".zst", ".zstd")
+_SHOWN = 5
+
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class Status(NamedTuple):
+    """What tells that a file was written again."""
+
+    size: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(ABC):
+    """The files of a dataset, in the order of its rows."""
+
+    root: Path | Url  # a path is absolute
+    paths: tuple[str, ...]  # of each file, relative to root, divided by "/"
+    format: str | None  # the one that all files have, if it is known
+    request: tuple[str, ...]  # what was asked for, relative to root
+
+    @abstractmethod
+    def statuses(self) -> list[Status]:
+        """Return the status of each file."""
+
+    @abstractmethod
+    def open(self, path: str) -> ShardFile:
+        """Open a file."""
+
+
+def as_sequence(files: Files) -> list[str]:
+    """Return what was asked for as a list of names."""
+    each = [files] if isinstance(files, str | os.PathLike) else files
+    is_named = isinstance(each, Sequence) and all(
+        isinstance(one, str | os.PathLike) for one in each
+    )
+    if not is_named:
+        msg = f"files must be a path, a glob or a list of these, found {files!r}."
+        raise OptionTypeError(msg)
+    names = [os.fspath(one) for one in each]
+    if not names or not all(names):
+        msg = f"files must name at least one file, found {files!r}. Name a folder or a glob."
+        raise OptionError(msg)
+    return names
+
+
+def natural_key(path: str) -> tuple[list[str | int], str]:
+    """Return a key that sorts paths, with numbers in them by value.
+
+    >>> sorted(["b-10.bin", "b-9.bin", "a/c", "B-9.bin"], key=natural_key)
+    ['B-9.bin', 'a/c', 'b-9.bin', 'b-10.bin']
+    """
+    parts: list[str | int] = list(_DIGITS.split(path))
+    parts[1::2] = map(int, parts[1::2])
+    return parts, path  # "01" and "1" have the same value
+
+
+def is_left_out(name: str) -> bool:
+    """Return True for a name of a file or folder that is never a part of the data."""
+    return name.startswith((".", "_")) or name in BOOKKEEPING
+
+
+class Kinds:
+    """The formats of files: by the list of their folder, else by suffix."""
+
+    def __init__(
+        self, suffixes: Mapping[str, str], wanted: str | None, folder: Callable[[str], Folder]
+    ) -> None:
+        # The longest first: ".jsonl.gz" comes before ".gz".
+        self.suffixes = dict(sorted(suffixes.items(), key=lambda item: -len(item[0])))
+        self.wanted = wanted
+        self._folder = folder
+        self._listed: dict[str, FolderList | None] = {}
+
+    def is_wanted(self, name: str) -> bool:
+        format = self._by_suffix(name)  # noqa: A001
+        return format is not None and self.wanted in (None, format)
+
+    def of(self, path: str) -> str | None:
+        listed = self.listed_in(os.path.dirname(path))  # noqa: PTH120  strings are faster
+        return listed.format if listed is not None else self._by_suffix(path)
+
+    def listed_in(self, folder: str) -> FolderList | None:
+        """Return the files that a folder lists, if it does."""
+        if folder not in self._listed:
+            self._listed[folder] = read_folder_list(self._folder(folder))
+        return self._listed[folder]
+
+    def one_of(self, paths: Iterable[str], asked: Sequence[str]) -> str | None:
+        """Return the format of files, which must have the same one."""
+        if self.wanted is not None:
+            return self.wanted
+        formats = Counter(self.of(path) for path in paths)
+        if len(formats) > 1:
+            msg = (
+                f"files have several formats: {by_suffix(paths)} in {', '.join(asked)}. "
+                "Name those of one format by a glob, such as '**/*.parquet', or pass format=."
+            )
+            raise OptionError(msg)
+        return next(iter(formats))
+
+    def in_words(self) -> str:
+        return self.wanted or ", ".join(sorted(self.suffixes))
+
+    def _by_suffix(self, name: str) -> str | None:
+        lower = name.lower()
+        for suffix, format in self.suffixes.items():  # noqa: A001
+            if lower.endswith(suffix):
+                return format
+        return None
+
+
+def by_suffix(paths: Iterable[str]) -> str:
+    """Count files by suffix, such as "10 .parquet, 2 .json"."""
+    suffixes = Counter(_suffix(path) for path in paths)
+    common = sorted(suffixes.items(), key=lambda item: (-item[1], item[0]))
+    more = f" and {len(common) - _SHOWN} other suffixes" if len(common) > _SHOWN else ""
+    return ", ".join(f"{count:,} {suffix}" for suffix, count in common[:_SHOWN]) + more
+
+
+def _suffix(path: str) -> str:
+    """Return the suffix of a name, with that before a compression's."""
+    found = PurePosixPath(path).suffixes
+    count = 2 if found and found[-1] in _COMPRESSED else 1
+    return "".join(found[-count:]) or "without suffix"
