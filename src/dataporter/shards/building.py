@@ -6,7 +6,6 @@ from its journal. The index of an updated dataset equals that of a fresh build.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
@@ -35,7 +34,6 @@ from dataporter.shards.schemas import drift_in_words
 from dataporter.shards.storage.urls import Url
 from dataporter.user_warnings import warn_user
 
-_THREADS = min(32, 4 + (os.cpu_count() or 1))  # they mostly wait for the disk
 _MANY = 5  # damaged files, after which a scan gives up
 _SHOWN = 3
 
@@ -144,7 +142,7 @@ def _scanned(
 ) -> Iterator[IndexedFile]:
     """Scan files in threads. They come as they are done; damaged ones raise at the end."""
     damaged: dict[str, ShardError] = {}
-    with ThreadPoolExecutor(_THREADS, "dataporter-scan") as pool:
+    with ThreadPoolExecutor(listing.threads, "dataporter-scan") as pool:
         futures = {pool.submit(_scan, listing, path, format): path for path in paths}
         try:
             for future in as_completed(futures):

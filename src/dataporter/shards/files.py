@@ -30,7 +30,6 @@ from dataporter.shards.shard_file import LocalFile, ShardFile
 
 INDEX_FOLDER = ".dataporter"  # beside the data; hidden, so it is never listed
 
-_THREADS = min(32, 4 + (os.cpu_count() or 1))  # they mostly wait for the disk
 _TRIED = 64  # files whose status is read to see how long that takes
 _QUICK = 100e-6  # seconds; on a network file system it takes longer
 _SHOWN = 5
@@ -42,6 +41,8 @@ class LocalListing(Listing):
 
     root: Path
 
+    threads = min(32, 4 + (os.cpu_count() or 1))
+
     def statuses(self) -> list[Status]:
         """Return size and time of each file. Where that is slow, threads hide the latency."""
         root = os.path.join(self.root, "")  # strings: 10,000 paths take 0.1 s
@@ -50,7 +51,7 @@ class LocalListing(Listing):
         found = [_status(path) for path in whole[:_TRIED]]
         if time.perf_counter() - start < _QUICK * len(found):  # threads would disturb each other
             return found + [_status(path) for path in whole[_TRIED:]]
-        with ThreadPoolExecutor(_THREADS, "dataporter-stat") as pool:
+        with ThreadPoolExecutor(self.threads, "dataporter-stat") as pool:
             return found + list(pool.map(_status, whole[_TRIED:]))
 
     def open(self, path: str) -> ShardFile:

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.shards.folder_lists import BOOKKEEPING, Folder, FolderList, read_folder_list
 from dataporter.shards.shard_file import ShardFile
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.urls import Url, is_url
 
 _DIGITS = re.compile(r"([0-9]+)")
 _COMPRESSED = (".gz", ".zst", ".zstd")
@@ -43,6 +43,8 @@ class Listing(ABC):
     format: str | None  # the one that all files have, if it is known
     request: tuple[str, ...]  # what was asked for, relative to root
 
+    threads: ClassVar[int]  # that scan files: they mostly wait
+
     @abstractmethod
     def statuses(self) -> list[Status]:
         """Return the status of each file."""
@@ -66,6 +68,24 @@ def as_sequence(files: Files) -> list[str]:
         msg = f"files must name at least one file, found {files!r}. Name a folder or a glob."
         raise OptionError(msg)
     return names
+
+
+def is_remote(files: Files) -> bool:
+    """Return True if files are named by URLs. All of them must be, or none.
+
+    >>> is_remote("s3://bucket/corpus"), is_remote(["a.parquet", "b.parquet"])
+    (True, False)
+    """
+    names = as_sequence(files)
+    urls = [name for name in names if is_url(name)]
+    if urls and len(urls) < len(names):
+        local = next(name for name in names if not is_url(name))
+        msg = (
+            f"files must lie in one place, found {Url.of(urls[0])} and {local}. Make a dataset of "
+            "each place."
+        )
+        raise OptionError(msg)
+    return bool(urls)
 
 
 def natural_key(path: str) -> tuple[list[str | int], str]:

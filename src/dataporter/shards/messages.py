@@ -1,4 +1,7 @@
-"""Messages between a porter and its clients: pickles with their length in front, on a socket."""
+"""Messages between processes of ours: pickles with their length in front, on a socket.
+
+An answer is a pair: None and the answer, or a pickled error and None.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,6 @@ from contextlib import suppress
 from typing import IO, Any
 
 from dataporter.errors import ShardError
-
-# Answers are pairs: None and the answer, a pickled error and None, or this and text for the user.
-NOTE = "note"
 
 _LENGTH = struct.Struct("<I")
 

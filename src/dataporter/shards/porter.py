@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import logging
 import os
 import pickle
 import secrets
@@ -36,14 +35,14 @@ from dataporter.law import Order, Plan
 from dataporter.shards.cache import CachedBlocks
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.messages import NOTE, attached, is_ours, pack, receive, unnamed_file
+from dataporter.shards.messages import attached, is_ours, pack, receive, unnamed_file
+from dataporter.shards.notes import is_note, received
+from dataporter.shards.processes import last_words, start_process
 
 try:
     import fcntl
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
-
-_logger = logging.getLogger("dataporter.shards")
 
 _DEATHS = 10  # of porters, one after the other, over the same block
 _TRIES = 100  # to map a block that others evict again and again
@@ -153,7 +152,7 @@ class Porter:
                 connection = self._connection()
                 try:
                     while _has_arrived(connection):
-                        _is_note(*receive(connection))
+                        is_note(*receive(connection))
                 except ConnectionError:
                     self._state.disconnect()
                     continue
@@ -181,7 +180,7 @@ class Porter:
             connection = self._connection()
             try:
                 connection.sendall(pack(message))
-                error, answer = _received(connection)
+                error, answer = received(connection)
             except ConnectionError:
                 self._state.disconnect()
                 continue
@@ -198,7 +197,7 @@ class Porter:
         if message[0] == "block":
             what = f" while decoding block {message[1]} of {self._index.path(message[1])}"
         msg = (
-            f"The porter process died {_DEATHS} times in a row{what}. {self._state.last_words()}"
+            f"The porter process died {_DEATHS} times in a row{what}. {last_words(self._state.words)}"
             "It may have been killed for lack of memory."
         )
         return ShardError(msg)
@@ -247,15 +246,9 @@ class Porter:
             )
             with attached(dataset) as given:
                 self._state.words = unnamed_file()
-                self._state.process = subprocess.Popen(  # noqa: S603  our own interpreter
-                    [sys.executable, "-m", "dataporter.shards.porting", str(listener.fileno())],
-                    stdin=given,
-                    stdout=subprocess.DEVNULL,
-                    stderr=self._state.words,
-                    pass_fds=[listener.fileno()],
-                    cwd="/",
-                    env=_environment(),
-                    start_new_session=True,  # Ctrl-C is not for it
+                self._state.process = start_process(
+                    *("dataporter.shards.porting", listener, given, self._state.words),
+                    is_apart=True,
                 )
         except OSError as error:
             msg = f"The porter process cannot start: {error.strerror or error}."
@@ -313,13 +306,6 @@ class _Connections:
             self.words.close()
         self.process = self.words = None
 
-    def last_words(self) -> str:
-        if self.words is None:
-            return ""
-        self.words.seek(0)
-        lines = self.words.read().decode(errors="replace").strip().splitlines()
-        return f"Its last words: {lines[-1]} " if lines else ""
-
 
 def _leave(owner: int, state: _Connections, address: str | None) -> None:
     """Leave the porter. The one at an address ends at once, if nobody else is connected."""
@@ -334,26 +320,10 @@ def _leave(owner: int, state: _Connections, address: str | None) -> None:
     state.reap(_MOMENT)
 
 
-def _received(connection: socket.socket) -> tuple[bytes | None, Any]:
-    """Wait for an answer, and log the notes that come before it."""
-    while True:
-        error, answer = receive(connection)
-        if not _is_note(error, answer):
-            return error, answer
-
-
 def _has_arrived(connection: socket.socket) -> bool:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _is_note(kind: object, text: Any) -> bool:
-    """Log a note of the porter's, and return True if it is one."""
-    if kind != NOTE:
-        return False
-    _logger.warning(text)
-    return True
 
 
 def _sent_at_once(connection: socket.socket, message: bytes, order: Order | None) -> bool:
@@ -383,13 +353,6 @@ def _key(index: Index, format_: Format) -> str:
     # A fingerprint looks at some of the contents only: a file written again is decoded again.
     digest.update(index.sizes.tobytes() + json.dumps(list(index.versions)).encode())
     return digest.hexdigest()
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of the porter: it finds the modules that this process finds."""
-    path = os.pathsep.join(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))  # noqa: PTH100  '' is the current folder
-    # Threads of linear algebra would only cost time to start.
-    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 # Addresses

@@ -20,7 +20,7 @@ from typing import IO, Any
 from dataporter.errors import ShardError
 from dataporter.law import Order
 from dataporter.shards.decoding import Decoders
-from dataporter.shards.messages import NOTE, Incoming, answer, is_ours, packed_error
+from dataporter.shards.messages import Incoming, answer, is_ours, packed_error
 from dataporter.shards.schedule import Standing
 
 _LINGER = 3.0  # seconds without a connection after which a porter ends
@@ -104,8 +104,8 @@ class _Server:
                 self._orders[client] = client.attachment()
             if order := self._orders.get(client):
                 decoders.announce(client, Standing(order, plan, epoch, start, stop))
-            while decoders.notes:  # announced or asked next time, this process reads it
-                answer(client.connection, (NOTE, decoders.notes.popleft()))
+            while self._notes.waiting:  # announced or asked next time, this process reads it
+                answer(client.connection, self._notes.waiting.popleft())
 
     def _drop(self, client: Incoming) -> None:
         self._selector.unregister(client.connection)

@@ -12,7 +12,8 @@ from dataporter.arguments import did_you_mean
 from dataporter.errors import OptionError
 from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import Format, ReadOptions
-from dataporter.shards.listing import Files, Listing
+from dataporter.shards.listing import Files, Listing, is_remote
+from dataporter.shards.storage.options import StorageOptions
 
 
 class _Known(NamedTuple):
@@ -45,13 +46,24 @@ _OF_TOKENS = {"dtype": ("tokens",), "window": ("tokens", "litdata")}
 _COMPRESSED_TAR = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 
 
-def find_files(files: Files, options: ReadOptions, name: str | None) -> tuple[Listing, Format]:
-    """List the files of a dataset, and make their format, by its name if that is given."""
+def find_files(
+    files: Files, options: ReadOptions, name: str | None, storage: StorageOptions | None = None
+) -> tuple[Listing, Format]:
+    """List the files of a dataset, and make their format, by its name if that is given.
+
+    Files elsewhere are listed by a network client: this process must not fork then.
+    """
     if name is not None and name not in FORMATS:
         hint = did_you_mean(str(name), FORMATS)
         msg = f"format={name!r} is unknown.{hint} Pass one of {', '.join(FORMATS)}."
         raise OptionError(msg)
-    listing = list_files(files, SUFFIXES, format=name)
+    listing: Listing
+    if is_remote(files):
+        from dataporter.shards.storage.stored_listing import list_stored  # noqa: PLC0415  an extra
+
+        listing = list_stored(files, SUFFIXES, storage or StorageOptions(), format=name)
+    else:
+        listing = list_files(files, SUFFIXES, format=name)
     return listing, make_format(listing, options)
 
 
