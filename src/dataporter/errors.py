@@ -30,7 +30,8 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     │   ├── ShardFormatError                  (ValueError too) a truncated, damaged or foreign file
     │   ├── ShardSchemaError                  (ValueError too) a missing column, differing schemas
     │   ├── ShardChangedError                 a file is not the one that was indexed
-    │   └── ShardCacheError                   (OSError too) a full disk, a read-only folder
+    │   ├── ShardCacheError                   (OSError too) a full disk, a read-only folder
+    │   └── StorageError                      a storage that refuses or does not answer
     └── CheckpointError       (RuntimeError)  a checkpoint cannot be saved or loaded
         ├── CheckpointDamagedError            a file's contents differ from what was written
         ├── CheckpointNotFoundError           (FileNotFoundError too) no checkpoint is there
@@ -174,6 +175,10 @@ class ShardSchemaError(ShardError, ValueError):
 
 class ShardChangedError(ShardError):
     """A file is not the one that was indexed: it was replaced, truncated or removed."""
+
+
+class StorageError(ShardError):
+    """A storage refused a request, or did not answer it within the time it was tried for."""
 
 
 # OSError comes first in these two, since it is its constructor that keeps the errno.

@@ -23,7 +23,8 @@ FAMILIES = [
     {"ray"},
 ]
 CLI = {"click", "rich", "typer"}
-OTHERS = {"datasets", "pandas", "pyarrow", "tokenizers", "torchdata", *CLI}
+STORAGE = {"fsspec", "obstore"}
+OTHERS = {"datasets", "pandas", "pyarrow", "tokenizers", "torchdata", *CLI, *STORAGE}
 FRAMEWORKS = set().union(OTHERS, *FAMILIES)
 
 # What needs no framework, so that it may be imported without one.
@@ -100,6 +101,8 @@ def test_only_an_integration_imports_a_framework_and_only_its_own():
         room, name = path.relative_to(SOURCE).parts[0], path.parent.name
         if name == "cli":
             assert frameworks <= CLI, path
+        elif name == "storage":
+            assert frameworks <= STORAGE, path
         elif room == "shards":
             assert frameworks <= {"pyarrow"}, path
         elif room == "trainers":

@@ -1,0 +1,158 @@
+"""Errors of storage libraries, as the few kinds of faults that are told apart, in plain words.
+
+obstore shows the status of an answer only in the text of its error, and no headers. Its texts
+contain whole URLs, so none is passed on: a message is made of the status and of known words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """What is done about a fault."""
+
+    ABSENT = "absent"  # there is no such file
+    CHANGED = "changed"  # it is not the file that was listed
+    EXPIRED = "expired"  # the credentials were right, and may be again once they are renewed
+    REFUSED = "refused"  # the credentials lack a permission
+    THROTTLED = "throttled"  # too many requests: try again, and fewer at a time
+    TRANSIENT = "transient"  # try again
+    UNKNOWN_HOST = "unknown host"  # a misspelled name, or a short trouble of the resolver
+    PERMANENT = "permanent"  # it fails however often it is tried
+
+
+class Fault(NamedTuple):
+    """A failed request."""
+
+    kind: Kind
+    words: str
+    retry_after: float = 0.0  # seconds that the server asks for
+
+
+class ChangedError(Exception):
+    """An answer came from another version of a file. The text says which."""
+
+
+class CutShortError(Exception):
+    """An answer has fewer bytes than were asked for."""
+
+
+_STATUS = re.compile(r"status code: (\d{3})([A-Za-z ]*)")
+_CODE = re.compile(r"<Code>(\w+)</Code>|\"code\":\s*\"(\w+)\"")
+_RETRY_AFTER = re.compile(r"retry-after\W{1,4}(\d+)", re.IGNORECASE)
+_EXPIRED = re.compile(
+    r"Expired|InvalidToken|TokenRefreshRequired|InvalidAccessKeyId|RequestTimeTooSkewed", re.ASCII
+)
+_THROTTLED = {429, 503}
+_TRANSIENT = {408, 425, 500, 502, 504, 509, 520, 521, 522, 523, 524, 529}
+
+_ERRORS: tuple[tuple[type[BaseException], Kind, str], ...] = (
+    (ChangedError, Kind.CHANGED, ""),
+    (CutShortError, Kind.TRANSIENT, "the answer was cut short"),
+    (FileNotFoundError, Kind.ABSENT, "there is no such file"),
+    (PermissionError, Kind.REFUSED, "access was refused"),
+    (TimeoutError, Kind.TRANSIENT, "no answer came in time"),
+    (asyncio.TimeoutError, Kind.TRANSIENT, "no answer came in time"),  # before Python 3.11
+)
+# What the texts of errors contain, the kind of fault that it shows, and how it is said.
+_SIGNS: tuple[tuple[str, Kind, str], ...] = (
+    ("dns error", Kind.UNKNOWN_HOST, "the name of the server was not found"),
+    ("Name or service not known", Kind.UNKNOWN_HOST, "the name of the server was not found"),
+    ("getaddrinfo", Kind.UNKNOWN_HOST, "the name of the server was not found"),
+    ("InvalidCertificate", Kind.PERMANENT, "the certificate of the server is not trusted"),
+    ("CERTIFICATE_VERIFY_FAILED", Kind.PERMANENT, "the certificate of the server is not trusted"),
+    ("Range request not supported", Kind.PERMANENT, "the server does not send ranges of a file"),
+    ("non-partial response", Kind.PERMANENT, "the server does not send ranges of a file"),
+    (
+        "URL scheme is not allowed",
+        Kind.PERMANENT,
+        "the end point begins with http://",
+    ),
+    ("redirect without LOCATION", Kind.PERMANENT, "the bucket lies in another region"),
+    ("ConnectionRefused", Kind.TRANSIENT, "the connection was refused"),
+    ("Connection refused", Kind.TRANSIENT, "the connection was refused"),
+    ("ConnectionReset", Kind.TRANSIENT, "the connection was reset"),
+    ("IncompleteBody", Kind.TRANSIENT, "the answer was cut short"),
+    ("UnexpectedEof", Kind.TRANSIENT, "the answer was cut short"),
+    ("UnexpectedRange", Kind.TRANSIENT, "the answer was cut short"),
+    ("IncompleteMessage", Kind.TRANSIENT, "the connection was closed"),
+    ("TimedOut", Kind.TRANSIENT, "no answer came in time"),
+    ("Timeout", Kind.TRANSIENT, "no answer came in time"),
+    ("kind: Connect", Kind.TRANSIENT, "no connection was made"),
+    ("HttpError", Kind.TRANSIENT, "the connection failed"),
+    ("reqwest::Error", Kind.TRANSIENT, "the connection failed"),
+)
+# Places that give credentials to machines in a cloud. One that fails is no fault of the storage.
+_METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.")
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Say what kind of fault an error is.
+
+    >>> fault_of(RuntimeError("… non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>"))
+    Fault(kind=<Kind.THROTTLED: 'throttled'>, words='the server answered 503 Service Unavailable (SlowDown)', retry_after=0.0)
+    """  # noqa: E501
+    text = str(error)
+    for known, kind, words in _ERRORS:
+        if isinstance(error, known):
+            return Fault(kind, words or text)
+    if any(place in text for place in _METADATA):
+        return Fault(Kind.REFUSED, "no credentials were found")
+    if (status := _status(error, text)) is not None:
+        return _fault_of_status(status, text, error)
+    for sign, kind, words in _SIGNS:
+        if sign in text:
+            return Fault(kind, words)
+    if isinstance(error, EOFError | OSError):
+        return Fault(Kind.TRANSIENT, "the connection failed")
+    return Fault(Kind.PERMANENT, f"{type(error).__name__}: {_shown(text)}")
+
+
+def _status(error: BaseException, text: str) -> int | None:
+    """Find the status of an HTTP answer: in an error of aiohttp or requests, or in the text."""
+    for owner in (error, getattr(error, "response", None)):
+        for name in ("status", "status_code"):
+            if isinstance(status := getattr(owner, name, None), int):
+                return status
+    found = _STATUS.search(text)
+    return int(found[1]) if found else None
+
+
+def _fault_of_status(status: int, text: str, error: BaseException) -> Fault:
+    found, code = _STATUS.search(text), _CODE.search(text)
+    reason = found[2].rstrip() if found else ""
+    words = f"the server answered {status}{reason}" + (f" ({code[1] or code[2]})" if code else "")
+    if status in {404, 410}:
+        return Fault(Kind.ABSENT, words)
+    if status in {412, 416}:
+        return Fault(Kind.CHANGED, words)
+    if status == 401 or (status in {400, 403} and _EXPIRED.search(text)):  # noqa: PLR2004
+        return Fault(Kind.EXPIRED, words)
+    if status in {403, 407}:
+        return Fault(Kind.REFUSED, words)
+    if status in _THROTTLED:
+        return Fault(Kind.THROTTLED, words, _retry_after(error, text))
+    if status in _TRANSIENT or "RequestTimeout" in text:
+        return Fault(Kind.TRANSIENT, words)
+    return Fault(Kind.PERMANENT, words)
+
+
+def _retry_after(error: BaseException, text: str) -> float:
+    """Return the seconds of a Retry-After header: aiohttp shows headers, obstore does not."""
+    for owner in (error, getattr(error, "response", None)):
+        value = (getattr(owner, "headers", None) or {}).get("Retry-After", "")
+        if str(value).isdigit():
+            return float(value)
+    found = _RETRY_AFTER.search(text)
+    return float(found[1]) if found else 0.0
+
+
+def _shown(text: str) -> str:
+    """Return the first line of a text without the queries and user names of its URLs."""
+    line = text.strip().partition("\n")[0]
+    line = re.sub(r"(\w+://)[^/\s@]*@", r"\1", line)
+    return re.sub(r"\?\S+", "", line)[:200]

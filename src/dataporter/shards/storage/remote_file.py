@@ -1,0 +1,135 @@
+"""A file in a storage, as formats read it."""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import BinaryIO
+
+from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.storage.ranges import PART, merged
+from dataporter.shards.storage.storage import Storage
+from dataporter.shards.storage.stored import Stored
+
+
+class RemoteFile(ShardFile):
+    """A file in a storage. Ranges that are expected are fetched at once, and held until read."""
+
+    def __init__(
+        self, storage: Storage, stored: Stored, siblings: Mapping[str, Stored] | None = None
+    ) -> None:
+        self.name = str(storage.root / stored.path)
+        self.size = stored.size
+        self.version = stored.version
+        self._storage = storage
+        self._stored = stored
+        self._siblings = siblings  # all files by path, if they were listed
+        self._held: list[_Held] = []
+        self._lock = threading.Lock()
+
+    def read(self, offset: int, size: int) -> memoryview:
+        start, stop = offset, min(offset + size, self.size)
+        if start >= stop:
+            return memoryview(b"")
+        if (held := self._take(start, stop)) is not None:
+            return held
+        return self._storage.read(self._stored, [(start, stop)])[0]
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        inside = [(start, min(stop, self.size)) for start, stop in ranges]
+        for start, stop in merged(inside):
+            data = self._storage.begin(self._stored, [(start, stop)])
+            with self._lock:
+                self._held.append(_Held(start, stop, data))
+
+    def hold(self, offset: int, data: memoryview) -> None:
+        """Take bytes of the file that need not be fetched."""
+        known: Future[list[memoryview]] = Future()
+        known.set_result([data])
+        with self._lock:
+            self._held.append(_Held(offset, offset + len(data), known))
+
+    def beside(self, name: str) -> ShardFile | None:
+        folder = posixpath.dirname(self._stored.path)
+        path = posixpath.normpath(posixpath.join(folder, name))
+        found = self._storage.find(path) if self._siblings is None else self._siblings.get(path)
+        return RemoteFile(self._storage, found, self._siblings) if found else None
+
+    def open(self) -> BinaryIO:
+        return io.BufferedReader(_Windows(self._storage, self._stored))
+
+    def copy(self, offset: int, size: int, to: Path) -> None:
+        start, stop = offset, min(offset + size, self.size)
+        if (held := self._take(start, stop)) is not None:
+            to.write_bytes(held)
+            return
+        with to.open("wb") as file:
+            self._storage.copy(self._stored, start, stop, file.fileno())
+
+    def _take(self, start: int, stop: int) -> memoryview | None:
+        """Return a range that is held, and let go of what has been read as a whole."""
+        with self._lock:
+            for held in self._held:
+                if held.start <= start and stop <= held.stop:
+                    break
+            else:
+                return None
+            held.unread -= stop - start
+            if held.unread <= 0:
+                self._held.remove(held)
+        return held.data.result()[0][start - held.start : stop - held.start]
+
+
+class _Held:
+    """A range that is held, or on its way."""
+
+    def __init__(self, start: int, stop: int, data: Future[list[memoryview]]) -> None:
+        self.start = start
+        self.stop = stop
+        self.unread = stop - start  # bytes
+        self.data = data
+
+
+class _Windows(io.RawIOBase):
+    """A file that is read in windows. The next one is fetched while this one is read."""
+
+    def __init__(self, storage: Storage, stored: Stored) -> None:
+        self._storage = storage
+        self._stored = stored
+        self._position = 0
+        self._begun: dict[int, Future[list[memoryview]]] = {}  # windows by their number
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._stored.size}
+        self._position = max(0, base[whence] + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, into: memoryview) -> int:  # type: ignore[override]  # typeshed's Buffer
+        if self._position >= self._stored.size:
+            return 0
+        number, skipped = divmod(self._position, PART)
+        numbers = (number, number + 1)
+        self._begun = {at: self._begun.get(at) or self._begin(at) for at in numbers}
+        part = self._begun[number].result()[0][skipped : skipped + len(into)]
+        into[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+    def _begin(self, number: int) -> Future[list[memoryview]]:
+        start = number * PART
+        stop = min(start + PART, self._stored.size)
+        return self._storage.begin(self._stored, [(start, max(start, stop))])

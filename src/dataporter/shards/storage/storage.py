@@ -1,0 +1,158 @@
+"""A storage as its callers see it: files are listed, found, read and copied, and a call waits.
+
+Requests run in an event loop, which has a thread of its own. Any thread may call. A process that
+has made a `Storage` must not fork: neither the thread nor the connections survive that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dataporter.errors import ShardsNotFoundError
+from dataporter.shards.extra import storage_extra
+from dataporter.shards.storage.client import Client
+from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.storage.ranges import Range, merged, split
+from dataporter.shards.storage.requests import Requests
+from dataporter.shards.storage.stored import Stored
+from dataporter.shards.storage.urls import Url
+
+T = TypeVar("T")
+
+
+class Storage:
+    """The files below a URL."""
+
+    def __init__(self, root: Url, options: StorageOptions | None = None) -> None:
+        options = options or StorageOptions()
+        self.root = root
+        self._client = _client(root, options)
+        self._requests = Requests(self._client, root, options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="dataporter storage", daemon=True
+        )
+        self._thread.start()
+
+    def list(self, prefix: str = "") -> list[Stored]:
+        """Return every file below a prefix, sorted by path."""
+        return sorted(self._wait(self._requests.list(prefix)))
+
+    def find(self, path: str) -> Stored | None:
+        """Return what is known of one file; None if there is none."""
+        try:
+            return self._wait(self._requests.find(path))
+        except ShardsNotFoundError:
+            return None
+
+    def read(self, file: Stored, ranges: Sequence[Range]) -> list[memoryview]:
+        """Return ranges of a file, in the order they are asked for."""
+        return self._finish(self.begin(file, ranges))
+
+    def begin(self, file: Stored, ranges: Sequence[Range]) -> Future[list[memoryview]]:
+        """Begin to read ranges of a file, each its first byte and its end.
+
+        Neighbours are read as one, and a large range by several requests at a time.
+        """
+        return self._begin(self._read(file, list(ranges)))
+
+    def copy(self, file: Stored, start: int, stop: int, descriptor: int) -> None:
+        """Write a range of a file to another file, at its beginning, as the parts come."""
+        self._wait(self._copy(file, start, stop, descriptor))
+
+    def counters(self) -> dict[str, int]:
+        """Return how much was asked for so far."""
+        return dict(self._requests.counters)
+
+    def close(self) -> None:
+        """Cancel all requests, and release connections."""
+        if self._loop.is_closed():
+            return
+        self._wait(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _read(self, file: Stored, ranges: list[Range]) -> list[memoryview]:
+        parts = [part for run in merged(ranges) for part in split(run)]
+        found = await _together(self._requests.get(file, *part) for part in parts)
+        starts = [start for start, _ in parts]
+        return [_cut(starts, found, *wanted) for wanted in ranges]
+
+    async def _copy(self, file: Stored, start: int, stop: int, descriptor: int) -> None:
+        async def copy_part(first: int, end: int) -> None:
+            data = await self._requests.get(file, first, end)
+            await asyncio.to_thread(_write, descriptor, data, first - start)
+
+        await _together(copy_part(*part) for part in split((start, stop)))
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._client.close()
+        await self._loop.shutdown_default_executor()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._finish(self._begin(work))
+
+    def _finish(self, future: Future[T]) -> T:
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # as Ctrl-C ends the wait
+            raise
+
+
+def _client(root: Url, options: StorageOptions) -> Client:
+    with storage_extra():
+        from dataporter.shards.storage.object_store import ObjectStore  # noqa: PLC0415
+
+        return ObjectStore(root, options)
+
+
+async def _together(works: Any) -> list[Any]:
+    """Wait for several works. If one fails, cancel the others first, and raise its error."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _cut(starts: list[int], parts: list[memoryview], start: int, stop: int) -> memoryview:
+    """Return a range out of parts that lie one after the other: a view if one part holds it."""
+    if start >= stop:
+        return memoryview(b"")
+    at = bisect_right(starts, start) - 1
+    view = parts[at][start - starts[at] : stop - starts[at]]
+    if len(view) == stop - start:
+        return view
+    joined = memoryview(np.empty(stop - start, np.uint8))
+    while True:
+        joined[starts[at] - start if starts[at] > start else 0 :][: len(view)] = view
+        at += 1
+        if at == len(parts) or starts[at] >= stop:
+            return joined
+        view = parts[at][: stop - starts[at]]
+
+
+def _write(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
