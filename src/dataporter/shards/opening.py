@@ -36,7 +36,7 @@ class Wanted:
     folder: Path | None = None  # of the index
     progress: bool = False
     rebuild: bool = False
-    storage: StorageOptions = StorageOptions()
+    storage: StorageOptions | None = None  # of files elsewhere
 
 
 def open_dataset(wanted: Wanted) -> tuple[Opened, Format]:
@@ -59,13 +59,8 @@ def _opened_elsewhere(wanted: Wanted) -> tuple[Opened, Format]:
     level = logging.getLogger("dataporter").getEffectiveLevel()
     with here, attached((wanted, level)) as given, unnamed_file() as words:
         with there:
-            process = start_process(
-                "dataporter.shards.surveying",
-                there,
-                given,
-                None if is_bar else words,
-                is_apart=False,
-            )
+            module, printed = "dataporter.shards.surveying", None if is_bar else words
+            process = start_process(module, there, given, printed, is_apart=False)
         try:
             error, answer = received(here)
         except ConnectionError as gone:

@@ -196,11 +196,10 @@ class Porter:
         what = ""
         if message[0] == "block":
             what = f" while decoding block {message[1]} of {self._index.path(message[1])}"
-        msg = (
-            f"The porter process died {_DEATHS} times in a row{what}. {last_words(self._state.words)}"
-            "It may have been killed for lack of memory."
+        return ShardError(
+            f"The porter process died {_DEATHS} times in a row{what}. "
+            f"{last_words(self._state.words)}It may have been killed for lack of memory."
         )
-        return ShardError(msg)
 
     def _connection(self) -> socket.socket:
         """Return this thread's connection to the porter, which is started if there is none."""

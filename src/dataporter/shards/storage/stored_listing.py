@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import glob
-import os.path
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from dataporter.shards.storage.stored import Stored
 from dataporter.shards.storage.urls import Url
 
 _HTTP = ("http", "https")
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class StoredListing(Listing):
         return [Status(*self.stored[path][1:]) for path in self.paths]
 
     def open(self, path: str) -> ShardFile:
-        return RemoteFile(self.storage, self.stored[path])
+        return RemoteFile(self.storage, self.stored[path], self.stored)
 
 
 class _Request(NamedTuple):
@@ -115,12 +115,11 @@ def _request(name: str, kinds: Kinds) -> _Request:
 
 
 def _common(folders: Sequence[Url]) -> Url:
-    places = [folder.place.split("/") for folder in folders]
-    if len({(folder.scheme, place[0]) for folder, place in zip(folders, places, strict=True)}) > 1:
-        shown = ", ".join(sorted({f"{folder.scheme}://{folder.place}" for folder in folders})[:3])
+    if len({(folder.scheme, folder.place.partition("/")[0]) for folder in folders}) > 1:
+        shown = " and ".join(sorted({str(folder) for folder in folders})[:_SHOWN])
         msg = f"files must lie in one bucket or on one host, found {shown}."
         raise OptionError(msg)
-    return Url(folders[0].scheme, "/".join(os.path.commonprefix(places)))
+    return Url(folders[0].scheme, posixpath.commonpath([folder.place for folder in folders]))
 
 
 def _path_in(root: Url, url: Url) -> str:
@@ -216,9 +215,7 @@ def _chosen(folder: str, listed: Sequence[str], tree: _Tree, kinds: Kinds) -> li
             found.append(path)
     missing = [path for path in found if path not in tree.files]
     if missing:
-        msg = (
-            f"{missing[0]} is listed in index.json and is not there. Upload it, or the list again."
-        )
+        msg = f"{missing[0]} is missing, although its folder lists it. Upload it again."
         raise ShardsNotFoundError(msg)
     return found
 
