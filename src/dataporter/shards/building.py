@@ -62,8 +62,7 @@ def open_index(
     scans all files again.
     """
     opened = update_index(listing, format, folder=folder, progress=progress, rebuild=rebuild)
-    if opened.scanned or opened.old is not None:
-        _warn(opened, format)
+    warn_of(opened, format)
     return opened.index
 
 
@@ -219,8 +218,11 @@ def _cannot_write(refused: Sequence[tuple[Path, OSError]]) -> ShardCacheError:
 # Warnings
 
 
-def _warn(opened: Opened, format: Format) -> None:  # noqa: A002  the word of this room
+def warn_of(opened: Opened, format: Format) -> None:  # noqa: A002  the word of this room
+    """Warn of what was found when files were indexed, and of files that have changed."""
     index, old, scanned = opened.index, opened.old, opened.scanned
+    if not scanned and old is None:
+        return
     texts = [changes_in_words(old, index)] if old is not None else []
     texts.append(drift_in_words(index, format))
     about = [file for file, path in enumerate(index.paths) if path in scanned]

@@ -246,6 +246,12 @@ class BlockCache(CachedBlocks):
         self._record(block, 0)
         self.evicted += 1
 
+    def drop(self, block: int) -> None:
+        """Remove a block that turned out to be damaged."""
+        with self._locked():
+            if self.sizes()[block] > 0:
+                self._evict(block)
+
     def shrink(self) -> bool:
         """Lower the budget to the blocks that lie here now; return False if there are none."""
         with self._locked():

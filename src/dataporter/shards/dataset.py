@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,17 +12,18 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dataporter.arguments import check_flag, check_int
+from dataporter.arguments import check_flag, check_int, check_number
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import Order, Plan, ShuffledOrder
 from dataporter.law.explanation import counted
-from dataporter.shards.building import open_index
+from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
-from dataporter.shards.formats.registry import find_files
-from dataporter.shards.listing import Files
+from dataporter.shards.listing import Files, is_remote
+from dataporter.shards.opening import Wanted, open_dataset
 from dataporter.shards.porter import Porter
 from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
+from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.tracks import BlockAfterBlock, TracksOrder, tracks_for
 
 # Files of up to so many bytes are shuffled as a whole: all of their blocks are in use at a time.
@@ -32,7 +33,8 @@ SMALL = 128 * 2**20
 class ShardedDataset:
     r"""Samples that lie in many files, in Parquet, JSON lines, tar, MDS, Arrow, LitData or tokens.
 
-    `files` is a folder, a glob, a file, or a list of these. A sample is a dict. The index of the
+    `files` is a folder, a glob, a file, or a list of these, on this machine or in a storage, such
+    as "s3://bucket/corpus/". A sample is a dict. The index of the
     files is built when it is needed first, and kept. Give the dataset to a `ResumableDataLoader`:
     its order reads few files at a time and mixes them well, and a resume is a seek.
 
@@ -55,6 +57,10 @@ class ShardedDataset:
     - `cache`: a folder for blocks that have to be decoded, by default in the user's cache folder;
       `cache_bytes` is the most that they may take there.
     - `progress`: True shows a progress bar while the index is built.
+    - `storage_options`: credentials, end points and regions of a storage, as obstore takes them,
+      or fsspec for schemes that obstore does not have. They are kept nowhere.
+    - `max_requests`: the most requests to a storage at a time.
+    - `storage_timeout`: the seconds for which a request that fails is tried again.
     """
 
     def __init__(
@@ -71,6 +77,9 @@ class ShardedDataset:
         cache: str | PathLike[str] | None = None,
         cache_bytes: int | None = None,
         progress: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        max_requests: int = 32,
+        storage_timeout: float = 300.0,
     ) -> None:
         options = ReadOptions(
             columns=_checked_columns(columns),
@@ -84,16 +93,26 @@ class ShardedDataset:
         if transform is not None and not callable(transform):
             msg = f"transform must be callable, found {type(transform).__name__} {transform!r}."
             raise OptionTypeError(msg)
-        listing, reads = find_files(files, options, format)
-        self.index = open_index(listing, reads, folder=index_folder, progress=progress)
+        storage = _storage(files, storage_options, max_requests, storage_timeout)
+        opened, reads = open_dataset(
+            Wanted(
+                files=files,
+                options=options,
+                format=format,
+                folder=index_folder,
+                progress=progress,
+                storage=storage,
+            )
+        )
+        warn_of(opened, reads)
+        self.index = opened.index
         check_schemas(self.index, reads)
         self.transform = transform
-        is_mapped = all(reads.is_mapped(schema) for schema in self.index.schemas)
-        self._porter = (
-            None
-            if is_mapped
-            else Porter(self.index, reads, folder=cache_folder, cache_bytes=cache_bytes)
-        )
+        self._porter: Porter | None = None
+        if storage is not None or not all(map(reads.is_mapped, self.index.schemas)):
+            self._porter = Porter(
+                self.index, reads, folder=cache_folder, cache_bytes=cache_bytes, storage=storage
+            )
         self._reader = Reader(self.index, reads, self._porter)
 
     def __len__(self) -> int:
@@ -180,6 +199,24 @@ class PortedOrder(Order):
 
     def announce(self, epoch: int, start: int, stop: int, plan: Plan) -> None:
         self.porter.announce(self.order, epoch, start, stop, plan)
+
+
+def _storage(
+    files: Files, options: Mapping[str, Any] | None, max_requests: int, timeout: float
+) -> StorageOptions | None:
+    """Check how a storage is to be reached. None if the files lie on this machine."""
+    check_int("max_requests", max_requests, least=1)
+    check_number("storage_timeout", timeout)
+    if options is not None and not isinstance(options, Mapping):
+        msg = f"storage_options must be a dict, found {type(options).__name__}."  # it has secrets
+        raise OptionTypeError(msg)
+    if is_remote(files):
+        given = dict(options or {})
+        return StorageOptions(given=given, max_requests=max_requests, patience=float(timeout))
+    if options is not None:
+        msg = "storage_options= is for files that are named by URLs. Leave it out."
+        raise OptionError(msg)
+    return None
 
 
 def _folder(name: str, value: str | PathLike[str] | None) -> Path | None:

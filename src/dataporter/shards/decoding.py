@@ -8,12 +8,14 @@ whoever asks for it waits for the same job.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +23,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import ShardCacheError
+from dataporter.errors import ShardCacheError, ShardChangedError, ShardFormatError
 from dataporter.shards.cache import FULL, BlockCache, NoRoomError
-from dataporter.shards.changes import require_unchanged
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.messages import Incoming, answer, packed_error
+from dataporter.shards.origin import LocalOrigin, Origin
 from dataporter.shards.schedule import Lookahead, Need, Standing
+from dataporter.shards.storage.options import StorageOptions
+
+_logger = logging.getLogger("dataporter.shards")
 
 _AHEAD_BYTES = 4 << 30  # at most are decoded ahead, and at most a quarter of the cache
 _PATIENCE = 0.02  # seconds between two looks for room
@@ -48,13 +53,25 @@ class Decoders:
     """Threads that decode blocks into the cache."""
 
     def __init__(
-        self, index: Index, format_: Format, folder: Path, cache_bytes: int | None, cores: int
+        self,
+        index: Index,
+        format_: Format,
+        folder: Path,
+        cache_bytes: int | None,
+        cores: int,
+        storage: StorageOptions | None,
     ) -> None:
         self._index, self._format = index, format_
-        self.cache = BlockCache(folder, len(index.rows), cache_bytes)
-        self.notes: deque[str] = deque()  # for the user
+        self._origin: Origin
+        if storage is None:
+            self._origin = LocalOrigin(index, cores)
+        else:
+            from dataporter.shards.storage.stored_origin import StoredOrigin  # noqa: PLC0415  an extra
+
+            self._origin = StoredOrigin(index, format_, storage, cores, self._keep)
+        self.cache = BlockCache(folder, self._origin.entries, cache_bytes)
         self._disk_error: OSError | None = None  # the first one, if the disk was full
-        self.stats = {"decoded": 0, "bytes": 0, "ahead": 0, "hits": 0, "waits": 0}
+        self.stats = dict.fromkeys(("decoded", "bytes", "ahead", "hits", "waits"), 0)
 
         self._changed = threading.Condition()  # over all of these
         self._jobs: dict[int, _Job] = {}  # by block
@@ -67,7 +84,7 @@ class Decoders:
         # An order may take long to find what is next. A request waits for it only to make room.
         self._schedule = threading.Lock()
         self._lookaheads: dict[Incoming, Lookahead] = {}  # by the process that announces
-        for _ in range(cores):
+        for _ in range(self._origin.threads):
             threading.Thread(target=self._serve_requests, daemon=True).start()
             threading.Thread(target=self._work_ahead, daemon=True).start()
 
@@ -94,7 +111,8 @@ class Decoders:
 
     def statistics(self) -> dict[str, int]:
         with self._changed:
-            return {**self.stats, "evicted": self.cache.evicted, "budget": self.cache.budget}
+            own = {**self.stats, "evicted": self.cache.evicted, "budget": self.cache.budget}
+        return own | self._origin.counters()
 
     # Threads
 
@@ -131,14 +149,16 @@ class Decoders:
         with self._schedule:
             for ahead in self._up_to_date():
                 while need := ahead.next():
-                    is_mapped = self._format.is_mapped(self._index.schema(need.block))
-                    if is_mapped or self.cache.holds(need.block):
+                    if self._is_mapped(need.block) or self.cache.holds(need.block):
                         continue
                     with self._changed:
                         if need.block not in self._jobs:
                             job = self._jobs[need.block] = _Job(need.block, need, ahead)
                             return job
         return None
+
+    def _is_mapped(self, block: int) -> bool:
+        return self._index.is_local and self._format.is_mapped(self._index.schema(block))
 
     def _up_to_date(self) -> list[Lookahead]:
         """Apply the announcements. Callers hold the lock of the schedule."""
@@ -192,28 +212,30 @@ class Decoders:
     # One block
 
     def _write(self, job: _Job, to: Path) -> None:
-        path, block = self._index.path(job.block), self._index.block(job.block)
-        schema = self._index.schema(job.block)
+        """Decode a block. One that was damaged on its way is brought again."""
+        tries = self._origin.tries
         while True:
-            self._check_unchanged(job.block)
             try:
-                self._format.decode(path, block, schema, to)
+                self._write_once(job.block, to)
             except OSError as error:
-                self._check_unchanged(job.block)
                 if error.errno not in FULL:
                     raise
                 os.truncate(to, 0)
                 self._make_room_on_disk(job, error)
+            except (ShardFormatError, ShardChangedError) as error:
+                tries -= 1
+                if not tries:
+                    raise
+                _logger.info("block %s is fetched again: %s", job.block, error)
+                for entry in self._origin.shared(job.block):
+                    self.cache.drop(entry)
             else:
-                break
-        self._check_unchanged(job.block)
+                return
 
-    def _check_unchanged(self, block: int) -> None:
-        try:
-            status = self._index.path(block).stat()
-        except FileNotFoundError:
-            status = None
-        require_unchanged(self._index, int(self._index.file[block]), status)
+    def _write_once(self, number: int, to: Path) -> None:
+        block, schema = self._index.block(number), self._index.schema(number)
+        with self._origin.opened(number) as file:
+            self._format.decode(file.path, block, schema, to)
 
     def _reserve(self, job: _Job) -> None:
         """Reserve room for a block. A block that was asked for waits for others in the making."""
@@ -232,19 +254,32 @@ class Decoders:
             else:
                 return
 
-    def _distances(self, job: _Job) -> tuple[NDArray[np.int64], int]:
+    def _distances(self, job: _Job | None) -> tuple[NDArray[np.int64], int]:
         """Count the positions to the next use of each block, and of the block of a job."""
         with self._schedule:
             lookaheads = self._up_to_date()
             known = [far for ahead in lookaheads if (far := ahead.distances()) is not None]
             if known:
-                at = job.ahead.distance(job.need) if job.ahead and job.need else 0
-                return np.minimum.reduce(known), at
+                at = job.ahead.distance(job.need) if job and job.ahead and job.need else 0
+                return self._origin.distances(np.minimum.reduce(known)), at
         with self._changed:  # without an order, the latest are used again soonest
             ages = np.full(len(self._index.rows), 1 + len(self._touched), np.int64)
             for age, block in enumerate(reversed(self._touched), start=1):
                 ages[block] = age
-        return ages, 0
+        return self._origin.distances(ages), 0
+
+    def _keep(self, entry: int, size: int, write: Callable[[Path], None]) -> memoryview | None:
+        """Return what is kept beside blocks, and make it first; None if there is no room."""
+        if not self.cache.holds(entry):
+            try:
+                self.cache.add(entry, write, lambda: self._reserve_now(entry, size), wait=True)
+            except NoRoomError:
+                return None
+        return self.cache.map(entry)
+
+    def _reserve_now(self, entry: int, size: int) -> None:
+        distances, _ = self._distances(None)
+        self.cache.reserve(entry, size, distances, 0)
 
     def _make_room_on_disk(self, job: _Job, error: OSError) -> None:
         """Evict blocks when the disk is full, and keep to what it holds from now on."""
@@ -253,9 +288,10 @@ class Decoders:
         with self._changed:
             if self._disk_error is None:
                 self._disk_error = error
-                self.notes.append(
-                    f"The disk of {self.cache.folder} is full. Decoded blocks keep to "
-                    f"{self.cache.budget:,} bytes from now on, and others are evicted."
+                _logger.warning(
+                    "The disk of %s is full. Decoded blocks keep to %s bytes from now on, and "
+                    "others are evicted.",
+                    *(self.cache.folder, f"{self.cache.budget:,}"),
                 )
         self._reserve(job)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 import pickle
 import secrets
@@ -38,6 +39,7 @@ from dataporter.shards.index import Index
 from dataporter.shards.messages import attached, is_ours, pack, receive, unnamed_file
 from dataporter.shards.notes import is_note, received
 from dataporter.shards.processes import last_words, start_process
+from dataporter.shards.storage.options import StorageOptions
 
 try:
     import fcntl
@@ -80,6 +82,7 @@ class Porter:
         *,
         folder: Path | None = None,
         cache_bytes: int | None = None,
+        storage: StorageOptions | None = None,
     ) -> None:
         if fcntl is None:
             msg = (
@@ -87,7 +90,12 @@ class Porter:
                 "files that can be mapped: Arrow, plain JSON lines, tar, MDS or tokens."
             )
             raise UnsupportedSystemError(msg)
-        self._index = replace(index, root=index.root.absolute())
+        if isinstance(index.root, Path):
+            index = replace(index, root=index.root.absolute())
+        elif storage is None:
+            storage = StorageOptions()
+        self._index = index
+        self._storage = storage
         self._format = format
         self._cache_bytes = cache_bytes
         self._folder = (folder or default_folder()).absolute() / _key(index, format)
@@ -103,7 +111,7 @@ class Porter:
         weakref.finalize(self, _leave, os.getpid(), self._state, address)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_index", "_format", "_cache_bytes", "_folder", "_address")
+        kept = ("_index", "_format", "_cache_bytes", "_storage", "_folder", "_address")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -241,9 +249,10 @@ class Porter:
             self._state.reap(_MOMENT)  # one that has closed its address is about to end
             dataset = (
                 *(self._index, self._format, self._folder, self._cache_bytes),
-                usable_cores(),
+                *(usable_cores(), self._storage),
             )
-            with attached(dataset) as given:
+            level = logging.getLogger("dataporter").getEffectiveLevel()
+            with attached((level, dataset)) as given:
                 self._state.words = unnamed_file()
                 self._state.process = start_process(
                     *("dataporter.shards.porting", listener, given, self._state.words),

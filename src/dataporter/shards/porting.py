@@ -21,6 +21,7 @@ from dataporter.errors import ShardError
 from dataporter.law import Order
 from dataporter.shards.decoding import Decoders
 from dataporter.shards.messages import Incoming, answer, is_ours, packed_error
+from dataporter.shards.notes import Notes
 from dataporter.shards.schedule import Standing
 
 _LINGER = 3.0  # seconds without a connection after which a porter ends
@@ -33,6 +34,7 @@ class _Server:
         self._listener = listener
         self._dataset = dataset
         self.decoders: Decoders | None = None
+        self._notes: Notes | None = None  # for the user
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._clients: set[Incoming] = set()
@@ -81,13 +83,14 @@ class _Server:
         if self.decoders is None:
             self._dataset.seek(0)
             try:
-                dataset = pickle.load(self._dataset)  # noqa: S301  from our own user
+                level, dataset = pickle.load(self._dataset)  # noqa: S301  from our own user
             except Exception as error:
                 msg = (
                     f"The porter process cannot load the format of the dataset: {error}. "
                     "Define it in a module that can be imported."
                 )
                 raise ShardError(msg) from error
+            self._notes = self._notes or Notes(level)
             self.decoders = Decoders(*dataset)
         return self.decoders
 
@@ -104,7 +107,7 @@ class _Server:
                 self._orders[client] = client.attachment()
             if order := self._orders.get(client):
                 decoders.announce(client, Standing(order, plan, epoch, start, stop))
-            while self._notes.waiting:  # announced or asked next time, this process reads it
+            while self._notes and self._notes.waiting:  # read at the next announcement or question
                 answer(client.connection, self._notes.waiting.popleft())
 
     def _drop(self, client: Incoming) -> None:

@@ -20,6 +20,7 @@ from dataporter.mapping import map_file
 from dataporter.shards.changes import require_unchanged
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.index import Index
+from dataporter.shards.storage.urls import Url
 
 # Open at a time. More than the tracks of most runs; each holds a map and a few small objects.
 _MOST_BLOCKS = 4096
@@ -78,7 +79,7 @@ class Reader:
 
     def _open(self, number: int) -> Rows:
         block, schema = self._index.block(number), self._index.schema(number)
-        if self._format.is_mapped(schema):
+        if self._index.is_local and self._format.is_mapped(schema):
             data = self._mapped(int(self._index.file[number]))
         else:
             data = self._decoded(number)
@@ -102,7 +103,7 @@ class Reader:
     def _mapped(self, file: int) -> memoryview:
         if file in self._files:
             return self._files[file]
-        path = self._index.root / self._index.paths[file]
+        path = Path(str(self._index.root / self._index.paths[file]))
         try:
             opened = path.open("rb")
         except FileNotFoundError:
@@ -125,7 +126,7 @@ def _keep(kept: dict[int, Value], number: int, value: Value, most: int) -> Value
     return value
 
 
-def _name_file(error: ShardError, path: Path) -> None:
+def _name_file(error: ShardError, path: Path | Url) -> None:
     """Add the file to the message of a format, which sees only its contents."""
     message = str(error)
     if not isinstance(error, OSError) and str(path) not in message:  # an OSError names its own

@@ -20,7 +20,9 @@ _SHOWN = 5  # warnings
 
 
 def index(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Folders, globs or files.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH", help="Folders, globs, files, URLs.")
+    ],
     columns: Annotated[
         list[str] | None, typer.Option(help="A column to read; may be repeated. Default: all.")
     ] = None,
@@ -61,14 +63,21 @@ def _figures(
     progress: bool,
 ) -> IndexFigures:
     # The other commands do without the packages that these need.
-    from dataporter.shards.building import update_index  # noqa: PLC0415
     from dataporter.shards.formats.format import ReadOptions  # noqa: PLC0415
-    from dataporter.shards.formats.registry import find_files  # noqa: PLC0415
+    from dataporter.shards.opening import Wanted, open_dataset  # noqa: PLC0415
     from dataporter.tools.index import figures_of  # noqa: PLC0415
 
     options = ReadOptions(columns=tuple(columns) if columns else None, dtype=dtype, window=window)
-    listing, reads = find_files(paths, options, format_name)
-    opened = update_index(listing, reads, folder=folder, progress=progress, rebuild=rebuild)
+    opened, reads = open_dataset(
+        Wanted(
+            files=paths,
+            options=options,
+            format=format_name,
+            folder=folder,
+            progress=progress,
+            rebuild=rebuild,
+        )
+    )
     return figures_of(opened, reads)
 
 

@@ -1,0 +1,69 @@
+"""The origin of blocks, as a porter sees it: files of this machine, or a storage.
+
+`storage.stored_origin` has the latter.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.shards.changes import require_unchanged
+from dataporter.shards.index import Index
+from dataporter.shards.shard_file import LocalFile, ShardFile
+
+
+class Origin(ABC):
+    """The place where the files of an index lie."""
+
+    entries: int  # of the cache: blocks, and what else is kept there
+    threads: int  # that bring blocks at a time
+    tries: int = 1  # to decode a block, which may have been damaged on its way
+
+    @abstractmethod
+    @contextmanager
+    def opened(self, block: int) -> Iterator[ShardFile]:
+        """Open the file of a block, which must be the one that was indexed."""
+
+    def shared(self, block: int) -> list[int]:  # noqa: ARG002  local files are at hand
+        """Return the entries of the cache that a block is decoded with."""
+        return []
+
+    def distances(self, of_blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the distance to the next use of each entry, from those of blocks."""
+        return of_blocks
+
+    def counters(self) -> dict[str, int]:
+        """Return how much was asked of a storage so far."""
+        return {}
+
+
+class LocalOrigin(Origin):
+    """Files of this machine."""
+
+    def __init__(self, index: Index, cores: int) -> None:
+        self._index = index
+        self.entries = len(index.rows)
+        self.threads = cores
+
+    @contextmanager
+    def opened(self, block: int) -> Iterator[ShardFile]:
+        self._check(block)
+        try:
+            yield LocalFile(Path(str(self._index.path(block))))
+        except OSError:
+            self._check(block)
+            raise
+        self._check(block)
+
+    def _check(self, block: int) -> None:
+        try:
+            status = Path(str(self._index.path(block))).stat()
+        except FileNotFoundError:
+            status = None
+        require_unchanged(self._index, int(self._index.file[block]), status)
