@@ -31,6 +31,7 @@ class Fault(NamedTuple):
     kind: Kind
     words: str
     retry_after: float = 0.0  # seconds that the server asks for
+    remedy: str = ""  # of a permanent fault
 
 
 class ChangedError(Exception):
@@ -58,34 +59,60 @@ _ERRORS: tuple[tuple[type[BaseException], Kind, str], ...] = (
     (TimeoutError, Kind.TRANSIENT, "no answer came in time"),
     (asyncio.TimeoutError, Kind.TRANSIENT, "no answer came in time"),  # before Python 3.11
 )
-# What the texts of errors contain, the kind of fault that it shows, and how it is said.
-_SIGNS: tuple[tuple[str, Kind, str], ...] = (
-    ("dns error", Kind.UNKNOWN_HOST, "the name of the server was not found"),
-    ("Name or service not known", Kind.UNKNOWN_HOST, "the name of the server was not found"),
-    ("getaddrinfo", Kind.UNKNOWN_HOST, "the name of the server was not found"),
-    ("InvalidCertificate", Kind.PERMANENT, "the certificate of the server is not trusted"),
-    ("CERTIFICATE_VERIFY_FAILED", Kind.PERMANENT, "the certificate of the server is not trusted"),
-    ("Range request not supported", Kind.PERMANENT, "the server does not send ranges of a file"),
-    ("non-partial response", Kind.PERMANENT, "the server does not send ranges of a file"),
-    (
-        "URL scheme is not allowed",
-        Kind.PERMANENT,
-        "the end point begins with http://",
-    ),
-    ("redirect without LOCATION", Kind.PERMANENT, "the bucket lies in another region"),
-    ("ConnectionRefused", Kind.TRANSIENT, "the connection was refused"),
-    ("Connection refused", Kind.TRANSIENT, "the connection was refused"),
-    ("ConnectionReset", Kind.TRANSIENT, "the connection was reset"),
-    ("IncompleteBody", Kind.TRANSIENT, "the answer was cut short"),
-    ("UnexpectedEof", Kind.TRANSIENT, "the answer was cut short"),
-    ("UnexpectedRange", Kind.TRANSIENT, "the answer was cut short"),
-    ("IncompleteMessage", Kind.TRANSIENT, "the connection was closed"),
-    ("TimedOut", Kind.TRANSIENT, "no answer came in time"),
-    ("Timeout", Kind.TRANSIENT, "no answer came in time"),
-    ("kind: Connect", Kind.TRANSIENT, "no connection was made"),
-    ("HttpError", Kind.TRANSIENT, "the connection failed"),
-    ("reqwest::Error", Kind.TRANSIENT, "the connection failed"),
+_NO_HOST = Fault(Kind.UNKNOWN_HOST, "the name of the server was not found")
+_REFUSED = Fault(Kind.TRANSIENT, "the connection was refused")
+_CUT_SHORT = Fault(Kind.TRANSIENT, "the answer was cut short")
+_LATE = Fault(Kind.TRANSIENT, "no answer came in time")
+_BROKEN = Fault(Kind.TRANSIENT, "the connection failed")
+_NO_RANGES = Fault(
+    Kind.PERMANENT,
+    "the server does not send ranges of a file",
+    remedy="Copy the files to a disk, or to a storage that does.",
 )
+_NOT_TRUSTED = Fault(
+    Kind.PERMANENT,
+    "the certificate of the server is not trusted",
+    remedy='Give its root: storage_options={"client_options": {"root_certificate": …}}.',
+)
+_PLAIN_HTTP = Fault(
+    Kind.PERMANENT,
+    "the end point begins with http://",
+    remedy='Allow it: storage_options={"client_options": {"allow_http": True}}.',
+)
+_OTHER_REGION = Fault(
+    Kind.PERMANENT,
+    "the bucket lies in another region",
+    remedy='Set AWS_REGION, or storage_options={"region": …}.',
+)
+_ERRORS: dict[type[BaseException], Fault] = {
+    CutShortError: _CUT_SHORT,
+    FileNotFoundError: Fault(Kind.ABSENT, "there is no such file"),
+    PermissionError: Fault(Kind.REFUSED, "access was refused"),
+    TimeoutError: _LATE,
+    asyncio.TimeoutError: _LATE,  # another one before Python 3.11
+}
+_SIGNS = {  # in the texts of errors; the first one found counts
+    "dns error": _NO_HOST,
+    "Name or service not known": _NO_HOST,
+    "getaddrinfo": _NO_HOST,
+    "InvalidCertificate": _NOT_TRUSTED,
+    "CERTIFICATE_VERIFY_FAILED": _NOT_TRUSTED,
+    "Range request not supported": _NO_RANGES,
+    "non-partial response": _NO_RANGES,
+    "URL scheme is not allowed": _PLAIN_HTTP,
+    "redirect without LOCATION": _OTHER_REGION,
+    "ConnectionRefused": _REFUSED,
+    "Connection refused": _REFUSED,
+    "ConnectionReset": Fault(Kind.TRANSIENT, "the connection was reset"),
+    "IncompleteBody": _CUT_SHORT,
+    "UnexpectedEof": _CUT_SHORT,
+    "UnexpectedRange": _CUT_SHORT,
+    "IncompleteMessage": Fault(Kind.TRANSIENT, "the connection was closed"),
+    "TimedOut": _LATE,
+    "Timeout": _LATE,
+    "HttpError": _BROKEN,
+    "reqwest::Error": _BROKEN,
+}
 # Places that give credentials to machines in a cloud. One that fails is no fault of the storage.
 _METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.")
 
@@ -94,21 +121,23 @@ def fault_of(error: BaseException) -> Fault:
     """Say what kind of fault an error is.
 
     >>> fault_of(RuntimeError("… non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>"))
-    Fault(kind=<Kind.THROTTLED: 'throttled'>, words='the server answered 503 Service Unavailable (SlowDown)', retry_after=0.0)
+    Fault(kind=<Kind.THROTTLED: 'throttled'>, words='the server answered 503 Service Unavailable (SlowDown)', retry_after=0.0, remedy='')
     """  # noqa: E501
     text = str(error)
-    for known, kind, words in _ERRORS:
+    if isinstance(error, ChangedError):
+        return Fault(Kind.CHANGED, text)
+    for known, fault in _ERRORS.items():
         if isinstance(error, known):
-            return Fault(kind, words or text)
+            return fault
     if any(place in text for place in _METADATA):
         return Fault(Kind.REFUSED, "no credentials were found")
     if (status := _status(error, text)) is not None:
         return _fault_of_status(status, text, error)
-    for sign, kind, words in _SIGNS:
+    for sign, fault in _SIGNS.items():
         if sign in text:
-            return Fault(kind, words)
+            return fault
     if isinstance(error, EOFError | OSError):
-        return Fault(Kind.TRANSIENT, "the connection failed")
+        return _BROKEN
     return Fault(Kind.PERMANENT, f"{type(error).__name__}: {_shown(text)}")
 
 

@@ -8,7 +8,9 @@ server sends none, it is the time of the last change.
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -23,11 +25,7 @@ from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.stored import Stored
 from dataporter.shards.storage.urls import Url
 
-SCHEMES = frozenset({
-    "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https",
-})  # fmt: skip
 _WEB = frozenset({"http", "https"})
-_S3 = frozenset({"s3", "s3a"})
 
 
 class ObjectStore:
@@ -47,7 +45,7 @@ class ObjectStore:
     async def close(self) -> None:
         self._stores = {}
 
-    async def list(self, prefix: str) -> list[Stored]:
+    async def pages(self, prefix: str, after: str) -> AsyncIterator[list[Stored]]:
         if self._web:
             msg = (
                 f"a web server does not list its files: {self._root}. Name the files: "
@@ -55,11 +53,12 @@ class ObjectStore:
             )
             raise OptionError(msg)
         below = f"{self._prefix}/" if self._prefix else ""
-        found = await obstore.list(self._store, f"{below}{prefix}").collect_async()
-        return [
-            Stored(meta["path"].removeprefix(below), meta["size"], version_of(meta))
-            for meta in found
-        ]
+        offset = f"{below}{after}" if after else None
+        async for page in obstore.list(self._store, f"{below}{prefix}", offset=offset):
+            yield [
+                Stored(meta["path"].removeprefix(below), meta["size"], version_of(meta))
+                for meta in page
+            ]
 
     async def find(self, path: str) -> Stored:
         store, key = self._place(path)
@@ -165,6 +164,8 @@ def _has_profile(given: dict[str, Any]) -> bool:
     named = {**given.get("config", {}), **given}
     direct = any("key" in name or "credential" in name or "skip" in name for name in named)
     if direct or "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
+        return False
+    if find_spec("boto3") is None:
         return False
     file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
     return "AWS_PROFILE" in os.environ or Path(file).expanduser().exists()

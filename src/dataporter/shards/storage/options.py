@@ -15,3 +15,10 @@ class StorageOptions:
     full_urls: Mapping[str, str] = field(default_factory=dict, repr=False)  # with queries, by path
     max_requests: int = 32  # at a time
     patience: float = 300.0  # seconds for which a request is tried again
+
+    # Seconds. Tests shorten them.
+    first_wait: float = 0.1  # before the second try, at most; doubled for each further one
+    longest_wait: float = 10.0
+    least_timeout: float = 10.0  # of one try
+    least_delay: float = 0.5  # before a late request is sent a second time
+    renewal: float = 30.0  # for which refused credentials are read again

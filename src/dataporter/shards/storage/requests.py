@@ -1,57 +1,222 @@
-"""One request of a storage: tried again through faults."""
+"""Requests of a storage: each is tried again through faults, within bounds that all of them share.
+
+A request that fails is tried again after a random wait, which doubles with each try, until its
+patience is over. It keeps its place meanwhile, so a server that is away meets as many requests
+as it had in flight, not all that wait for their turn. Tries again are a share of the requests
+that succeed, and a few in each second. A request that is late is sent a second time; the first
+answer counts.
+
+obstore shows no headers, so a server's Retry-After is followed only where the error of another
+library shows it. Elsewhere the doubled waits take its place.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import TypeVar
 
-from dataporter.errors import ShardChangedError, ShardsNotFoundError, StorageError
+from dataporter.errors import DataPorterError
 from dataporter.shards.storage.client import Client
+from dataporter.shards.storage.failures import Failure, error_of
 from dataporter.shards.storage.faults import Fault, Kind, fault_of
 from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.storage.pacing import Bound, Budget, Durations
 from dataporter.shards.storage.stored import Stored
 from dataporter.shards.storage.urls import Url
 
 T = TypeVar("T")
+
+_RETRIES = 0.2  # as a share of the requests that succeed
+_RETRIES_PER_SECOND = 2.0
+_HEDGES = 0.05  # second requests, as a share of those that succeed
+_LATE = 3.0  # times the median
+_STUCK = 4.0  # times the time within which 95 % of the requests end
+_SLOWEST = 8 << 20  # bytes a second of all requests together, while nothing is known
+_NEW_NAME = 15.0  # seconds to wait for the name of a server that never answered
+_NOTICED = 10.0  # seconds of trouble after which the log warns
+_END = frozenset({Kind.ABSENT, Kind.CHANGED, Kind.PERMANENT})
+
+_log = logging.getLogger("dataporter.shards")
 
 
 class Requests:
     """The requests of one storage."""
 
     def __init__(self, client: Client, root: Url, options: StorageOptions) -> None:
+        self.counters: Counter[str] = Counter()
         self._client = client
         self._root = root
-        self._free = asyncio.Semaphore(options.max_requests)
-        self.counters: Counter[str] = Counter()
+        self._options = options
+        self._places = asyncio.Semaphore(options.max_requests)  # a request that waits keeps its own
+        self._bound = Bound(options.max_requests)
+        self._retries = Budget(
+            share=_RETRIES, burst=options.max_requests, per_second=_RETRIES_PER_SECOND
+        )
+        self._hedges = Budget(share=_HEDGES, burst=max(2.0, _HEDGES * options.max_requests))
+        self._durations = Durations()
+        self._answered = False  # a request has succeeded: the place and its credentials were right
+        self._renewed = 0  # times that credentials were read again
+        self._renewing = asyncio.Lock()
+        self._warned = float("-inf")
 
     async def get(self, file: Stored, start: int, stop: int) -> memoryview:
         """Return bytes of a file."""
-        name = f"bytes {start:,} to {stop:,} of {self._root / file.path}"
-        data = await self._try(lambda: self._client.get(file, start, stop), name)
+        what = f"bytes {start:,} to {stop:,} of {self._root / file.path}"
+        data = await self._run(lambda: self._client.get(file, start, stop), what, stop - start)
         self.counters["bytes"] += len(data)
         return data
 
-    async def list(self, prefix: str) -> list[Stored]:
-        """Return every file below a prefix."""
-        return await self._try(lambda: self._client.list(prefix), f"the files of {self._root}")
-
     async def find(self, path: str) -> Stored:
         """Return what is known of one file."""
-        return await self._try(lambda: self._client.find(path), str(self._root / path))
+        return await self._run(lambda: self._client.find(path), str(self._root / path))
 
-    async def _try(self, call: Callable[[], Awaitable[T]], name: str) -> T:
-        async with self._free:
-            self.counters["requests"] += 1
+    async def list(self, prefix: str) -> list[Stored]:
+        """Return every file below a prefix. A page that fails is not the end of those before."""
+        what = f"the list of files in {self._root / prefix if prefix else self._root}"
+        found: list[Stored] = []
+        pages = self._client.pages(prefix, "")
+
+        async def next_page() -> list[Stored]:
+            nonlocal pages
             try:
-                return await call()
-            except Exception as error:  # noqa: BLE001  libraries raise anything
-                raise _error(fault_of(error), name) from None
+                return await anext(pages, [])
+            except BaseException:
+                ordered = all(a.path < b.path for a, b in pairwise(found))
+                if not ordered:  # so no path says where to go on
+                    found.clear()
+                pages = self._client.pages(prefix, found[-1].path if found else "")
+                raise
+
+        while page := await self._run(next_page, what, hedge=False):
+            found += page
+        return found
+
+    async def _run(
+        self, call: Callable[[], Awaitable[T]], what: str, size: int = 0, *, hedge: bool = True
+    ) -> T:
+        async with self._places:
+            begun, tries, late = time.monotonic(), 0, 0
+            while True:
+                renewed = self._renewed
+                tries += 1
+                try:
+                    async with self._bound:
+                        answer = await self._once(call, size, hedge=hedge, late=late)
+                except DataPorterError:
+                    raise
+                except Exception as error:  # noqa: BLE001  a library may raise anything
+                    fault = fault_of(error)
+                    late += isinstance(error, asyncio.TimeoutError | TimeoutError)
+                else:
+                    self._succeeded()
+                    return answer
+                passed = time.monotonic() - begun
+                if passed >= self._patience(fault):
+                    self.counters["failed"] += 1
+                    raise error_of(Failure(what, self._root.scheme, fault, tries, passed)) from None
+                await self._before_next_try(what, fault, tries, passed, renewed)
+
+    async def _once(
+        self, call: Callable[[], Awaitable[T]], size: int, *, hedge: bool, late: int
+    ) -> T:
+        """Send a request, within a time that doubles with each try that was late."""
+        usual = self._durations.quantile(size, 0.95)
+        if usual is None:
+            longest = self._options.least_timeout + size * self._bound.running / _SLOWEST
+        else:
+            longest = max(self._options.least_timeout, _STUCK * usual)
+        begun = time.monotonic()
+        work = self._hedged(call, size) if hedge else self._send(call)
+        answer = await asyncio.wait_for(work, longest * 2**late)
+        self._durations.add(size, time.monotonic() - begun)
+        return answer
+
+    async def _hedged(self, call: Callable[[], Awaitable[T]], size: int) -> T:
+        """Send a request, and a second one if the first is late. Return the first answer."""
+        median = self._durations.quantile(size, 0.5)
+        if median is None:
+            return await self._send(call)
+        sent = {asyncio.ensure_future(self._send(call))}
+        try:
+            delay = max(self._options.least_delay, _LATE * median)
+            done, _ = await asyncio.wait(sent, timeout=delay)
+            if not done and self._hedges.take():
+                self.counters["hedges"] += 1
+                sent.add(asyncio.ensure_future(self._send(call)))
+            return await _first_answer(sent)
+        finally:
+            for task in sent:
+                task.cancel()
+            await asyncio.gather(*sent, return_exceptions=True)
+
+    async def _send(self, call: Callable[[], Awaitable[T]]) -> T:
+        self.counters["requests"] += 1
+        return await call()
+
+    def _succeeded(self) -> None:
+        self._answered = True
+        self._retries.earn()
+        self._hedges.earn()
+        self._bound.succeeded()
+
+    def _patience(self, fault: Fault) -> float:
+        """Return the seconds for which a request with such a fault is tried again."""
+        if fault.kind in _END or (fault.kind is Kind.REFUSED and not self._answered):
+            return 0.0
+        if fault.kind in {Kind.EXPIRED, Kind.REFUSED}:
+            return min(self._options.renewal, self._options.patience)
+        if fault.kind is Kind.UNKNOWN_HOST and not self._answered:
+            return min(_NEW_NAME, self._options.patience)
+        return self._options.patience
+
+    async def _before_next_try(
+        self, what: str, fault: Fault, tries: int, passed: float, renewed: int
+    ) -> None:
+        """Do what helps against a fault, and wait."""
+        longest = min(self._options.longest_wait, self._options.first_wait * 2 ** (tries - 1))
+        wait = max(fault.retry_after, random.uniform(0, longest))
+        wait = min(wait, max(0.0, self._patience(fault) - passed))
+        _log.debug("%s: %s; try %d follows in %.1f s", what, fault.words, tries + 1, wait)
+        self._warn_of_trouble(fault, passed)
+        if fault.kind is Kind.THROTTLED:
+            self.counters["throttled"] += 1
+            self._bound.lower(pause=max(longest, fault.retry_after))
+        begun = time.monotonic()
+        await asyncio.sleep(wait)
+        if fault.kind in {Kind.EXPIRED, Kind.REFUSED}:
+            await self._renew(renewed)
+        await self._retries.wait()
+        self.counters["retries"] += 1
+        self.counters["waited milliseconds"] += round(1000 * (time.monotonic() - begun))
+
+    async def _renew(self, renewed: int) -> None:
+        """Read credentials again, once for all requests that were refused with the same ones."""
+        async with self._renewing:
+            if self._renewed == renewed:
+                await asyncio.to_thread(self._client.renew)
+                self._renewed += 1
+                self.counters["renewed credentials"] += 1
+
+    def _warn_of_trouble(self, fault: Fault, passed: float) -> None:
+        now = time.monotonic()
+        if passed > _NOTICED and now - self._warned > self._options.patience / 10:
+            self._warned = now
+            left = self._patience(fault) - passed
+            words = "%s has been in trouble for %.0f s: %s. It is tried for %.0f s more."
+            _log.warning(words, self._root, passed, fault.words, left)
 
 
-def _error(fault: Fault, name: str) -> Exception:
-    msg = f"a storage did not give {name}: {fault.words}."
-    if fault.kind is Kind.ABSENT:
-        return ShardsNotFoundError(msg)
-    return ShardChangedError(msg) if fault.kind is Kind.CHANGED else StorageError(msg)
+async def _first_answer(sent: set[asyncio.Future[T]]) -> T:
+    """Return the first answer of several requests. If all fail, raise the error of the last."""
+    waiting = sent
+    while True:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        answers = [task for task in done if task.exception() is None]
+        if answers or not waiting:
+            return await (answers or list(done))[0]

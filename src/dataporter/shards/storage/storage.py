@@ -27,6 +27,11 @@ from dataporter.shards.storage.urls import Url
 
 T = TypeVar("T")
 
+# The schemes of obstore. fsspec has the others.
+OBJECT_STORES = frozenset({
+    "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https",
+})  # fmt: skip
+
 
 class Storage:
     """The files below a URL."""
@@ -117,10 +122,14 @@ class Storage:
 
 
 def _client(root: Url, options: StorageOptions) -> Client:
-    with storage_extra():
-        from dataporter.shards.storage.object_store import ObjectStore  # noqa: PLC0415
+    with storage_extra():  # each library is imported only where it is needed
+        if root.scheme in OBJECT_STORES:
+            from dataporter.shards.storage.object_store import ObjectStore  # noqa: PLC0415
 
-        return ObjectStore(root, options)
+            return ObjectStore(root, options)
+        from dataporter.shards.storage.file_system import FileSystem  # noqa: PLC0415
+
+        return FileSystem(root, options)
 
 
 async def _together(works: Any) -> list[Any]:

@@ -1,0 +1,144 @@
+"""How much is asked of a storage at a time: a bound that falls under throttling, and budgets.
+
+All of it belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from types import TracebackType
+
+
+class Bound:
+    """A bound of requests in flight: halved by a throttled one, raised again by successes.
+
+    >>> bound = Bound(32)
+    >>> bound.lower(pause=1.0)
+    >>> bound.lower(pause=1.0)  # the same burst of answers
+    >>> bound.limit
+    16
+    >>> for _ in range(16):
+    ...     bound.succeeded()
+    >>> bound.limit
+    17
+    """
+
+    def __init__(self, most: int) -> None:
+        self.limit = most
+        self.running = 0
+        self._most = most
+        self._successes = 0  # since the limit changed
+        self._lowered = float("-inf")
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def lower(self, pause: float) -> None:
+        """Halve the bound, at most once in a pause."""
+        if time.monotonic() - self._lowered >= pause:
+            self._lowered = time.monotonic()
+            self.limit = max(1, self.limit // 2)
+            self._successes = 0
+
+    def succeeded(self) -> None:
+        """Count a success: as many as run at a time raise the bound by one."""
+        self._successes += 1
+        if self._successes >= self.limit < self._most:
+            self.limit += 1
+            self._successes = 0
+
+    async def __aenter__(self) -> None:
+        if self.running < self.limit and not self._waiting:
+            self.running += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self.running -= 1
+        while self._waiting and self.running < self.limit:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                self.running += 1
+                turn.set_result(None)
+
+
+class Budget:
+    """Requests beyond the first tries, as a share of those that succeed.
+
+    Some of them are allowed at once, and some in each second, since after an outage nothing has
+    succeeded for a while.
+
+    >>> budget = Budget(share=0.5, burst=1)
+    >>> budget.take(), budget.take()
+    (True, False)
+    >>> budget.earn(), budget.earn(), budget.take()
+    (None, None, True)
+    """
+
+    def __init__(self, *, share: float, burst: float, per_second: float = 0.0) -> None:
+        self._share = share
+        self._burst = burst
+        self._per_second = per_second
+        self._left = burst
+        self._counted = time.monotonic()
+
+    def earn(self) -> None:
+        """Count a success."""
+        self._left = min(self._burst, self._left + self._share)
+
+    def take(self) -> bool:
+        """Take one request out of the budget, if it has one."""
+        now = time.monotonic()
+        passed = self._per_second * (now - self._counted)
+        self._left, self._counted = min(self._burst, self._left + passed), now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    async def wait(self) -> None:
+        """Wait until the budget has a request, and take it."""
+        while not self.take():  # noqa: ASYNC110  time fills it, no event
+            await asyncio.sleep(min(0.1, 1 / self._per_second))
+
+
+class Durations:
+    """How long recent requests took, by the order of their size.
+
+    >>> durations = Durations()
+    >>> for milliseconds in range(100, 200):
+    ...     durations.add(1 << 20, milliseconds / 1000)
+    >>> durations.quantile(1 << 20, 0.5), durations.quantile(1 << 10, 0.5)
+    (0.168, None)
+    """
+
+    _KEPT = 64  # of one order
+    _ENOUGH = 8
+
+    def __init__(self) -> None:
+        self._recent: dict[int, deque[float]] = {}
+
+    def add(self, size: int, seconds: float) -> None:
+        """Count a request for so many bytes."""
+        order = size.bit_length() // 2
+        self._recent.setdefault(order, deque(maxlen=self._KEPT)).append(seconds)
+
+    def quantile(self, size: int, share: float) -> float | None:
+        """Return the time within which a share of such requests ended; None if too few did."""
+        recent = sorted(self._recent.get(size.bit_length() // 2, ()))
+        return recent[int(share * len(recent))] if len(recent) >= self._ENOUGH else None
