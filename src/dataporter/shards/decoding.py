@@ -19,24 +19,38 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import ShardCacheError, ShardChangedError, ShardFormatError
+from dataporter.errors import ShardCacheError, ShardChangedError, ShardFormatError, StorageError
 from dataporter.shards.cache import FULL, BlockCache, NoRoomError
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
+from dataporter.shards.load import Load
 from dataporter.shards.messages import Incoming, answer, packed_error
+from dataporter.shards.notes import NOTE
 from dataporter.shards.origin import LocalOrigin, Origin
+from dataporter.shards.reporting import Reporter
 from dataporter.shards.schedule import Lookahead, Need, Standing
 from dataporter.shards.storage.options import StorageOptions
 
 _logger = logging.getLogger("dataporter.shards")
 
 _AHEAD_BYTES = 4 << 30  # at most are decoded ahead, and at most a quarter of the cache
+_LOAD_BYTES = 256 << 20  # of blocks that are brought ahead at a time, stored and decoded
+_REMEMBERED = 60.0  # seconds for which a block that failed is not tried again
+_COUNTERS = ("decoded", "bytes", "ahead", "hits", "waits", "waited_ms")
 _PATIENCE = 0.02  # seconds between two looks for room
 _NICE = 5  # of threads that work ahead
+
+
+class _Waiting(NamedTuple):
+    """One who waits for a block."""
+
+    connection: socket.socket
+    since: float
 
 
 @dataclass(eq=False)
@@ -46,7 +60,7 @@ class _Job:
     block: int
     need: Need | None = None  # the reason, if nobody has asked for it yet
     ahead: Lookahead | None = None
-    waiting: list[socket.socket] = field(default_factory=list)
+    waiting: list[_Waiting] = field(default_factory=list)
 
 
 class Decoders:
@@ -71,11 +85,13 @@ class Decoders:
             self._origin = StoredOrigin(index, format_, storage, cores, self._keep)
         self.cache = BlockCache(folder, self._origin.entries, cache_bytes)
         self._disk_error: OSError | None = None  # the first one, if the disk was full
-        self.stats = dict.fromkeys(("decoded", "bytes", "ahead", "hits", "waits"), 0)
+        self.stats = dict.fromkeys(_COUNTERS, 0)
+        self._load = Load(_LOAD_BYTES)
 
         self._changed = threading.Condition()  # over all of these
         self._jobs: dict[int, _Job] = {}  # by block
         self._requests: deque[_Job] = deque()
+        self._failures: dict[int, tuple[float, bytes]] = {}  # times and errors of blocks
         self._touched: dict[int, None] = {}  # blocks that were decoded here, the latest last
         self._news: list[tuple[Incoming, Standing | None]] = []  # announcements, not yet applied
         self._announcements = 0
@@ -87,20 +103,26 @@ class Decoders:
         for _ in range(self._origin.threads):
             threading.Thread(target=self._serve_requests, daemon=True).start()
             threading.Thread(target=self._work_ahead, daemon=True).start()
+        Reporter(str(index.root), self.statistics, self._waiting, self._tell).start()
 
     # Called by the main thread
 
     def request(self, block: int, hits: int, connection: socket.socket) -> None:
         """Answer on a connection when a block is in the cache."""
+        now = time.monotonic()
         with self._changed:
             self.stats["waits"] += 1
             self.stats["hits"] += hits
+            failed, error = self._failures.get(block, (-_REMEMBERED, b""))
+            if now - failed < _REMEMBERED:
+                answer(connection, (error, None))
+                return
             job = self._jobs.get(block)
             if job is None:
                 job = self._jobs[block] = _Job(block)
                 self._requests.append(job)
                 self._changed.notify_all()
-            job.waiting.append(connection)
+            job.waiting.append(_Waiting(connection, now))
 
     def announce(self, announcer: Incoming, standing: Standing | None) -> None:
         """Take note of where a process stands, or that it is gone."""
@@ -130,7 +152,9 @@ class Decoders:
                 self._changed.wait_for(lambda: self._exhausted != self._announcements)
                 announcements = self._announcements
             if job := self._next_ahead():
-                self._run(job)
+                block = self._index.block(job.block)
+                with self._load.of(block.size + block.decoded):
+                    self._run(job)
             else:
                 with self._changed:
                     self._exhausted = announcements
@@ -205,9 +229,28 @@ class Decoders:
                 self._changed.notify_all()
                 return
             del self._jobs[job.block]
-        error = packed_error(outcome) if isinstance(outcome, BaseException) else None
-        for connection in job.waiting:
-            answer(connection, (error, None))
+            error = packed_error(outcome) if isinstance(outcome, BaseException) else None
+            now = time.monotonic()
+            if isinstance(outcome, StorageError):  # it has been tried for long
+                self._failures[job.block] = now, error or b""
+            for waiting in job.waiting:
+                self.stats["waited_ms"] += round(1000 * (now - waiting.since))
+                answer(waiting.connection, (error, None))
+
+    # What others see
+
+    def _waiting(self) -> tuple[int, float]:
+        """Count the blocks that others wait for, and the seconds since the first was asked for."""
+        with self._changed:
+            since = [job.waiting[0].since for job in self._jobs.values() if job.waiting]
+        return len(since), time.monotonic() - min(since) if since else 0.0
+
+    def _tell(self, level: int, text: str) -> None:
+        """Send a line to one of those who wait."""
+        with self._changed:  # answers are sent under it too, so that none is torn
+            waiting = [job.waiting[0] for job in self._jobs.values() if job.waiting]
+            if waiting:
+                answer(waiting[0].connection, (NOTE, (level, text)))
 
     # One block
 

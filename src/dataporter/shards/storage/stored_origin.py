@@ -69,7 +69,8 @@ class StoredOrigin(Origin):
         return np.append(of_blocks, np.minimum.reduceat(padded, self._borders)[:-1])
 
     def counters(self) -> dict[str, int]:
-        return self._storage.counters()
+        counted = self._storage.counters()
+        return {**counted, "fetched": counted.pop("bytes", 0)}  # `bytes` are those of the cache
 
     def _file(self, number: int) -> RemoteFile:
         index = self._index
