@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from dataporter.errors import ShardCacheError, ShardFormatError
 from dataporter.mapping import map_file
+from dataporter.shards.cache_folder import NO_LOCKS
 
 try:
     import fcntl
@@ -39,7 +40,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _UNUSABLE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST),  # no folder to write
-    *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),  # a file system without locks
 )
 _ENTRY = 8  # bytes
 _TEMPORARY = re.compile(r"(\d{8,})\.tmp")
@@ -141,11 +141,11 @@ class BlockCache(CachedBlocks):
             if os.fstat(self._tables[-1]).st_nlink == 0:  # somebody has cleared the cache
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._tables.append(self._open_table())
-            fcntl.flock(table := self._tables[-1], fcntl.LOCK_EX)
+            _lock(table := self._tables[-1], fcntl.LOCK_EX)
             try:
                 yield
             finally:
-                fcntl.flock(table, fcntl.LOCK_UN)
+                _lock(table, fcntl.LOCK_UN)
 
     def sizes(self) -> NDArray[np.int64]:
         """Read the table; shape (blocks,)."""
@@ -198,8 +198,7 @@ class BlockCache(CachedBlocks):
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 try:
-                    with _named_errors(self.folder):
-                        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                    _lock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 except BlockingIOError:
                     break
                 if not _is_at(descriptor, path):  # renamed or removed before it was locked
@@ -315,6 +314,15 @@ def _allocate(descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
 
 
+def _lock(descriptor: int, how: int) -> None:
+    """Lock a file. Where there are no locks, the folder is this process's own: `cache_folder`."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+
+
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
@@ -325,7 +333,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _remove_if_nobody_writes(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_at(descriptor, path):
             path.unlink()
     finally:

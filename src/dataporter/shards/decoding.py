@@ -100,6 +100,7 @@ class Decoders:
         # An order may take long to find what is next. A request waits for it only to make room.
         self._schedule = threading.Lock()
         self._lookaheads: dict[Incoming, Lookahead] = {}  # by the process that announces
+        self._keeping = [threading.Lock() for _ in range(64)]  # of entries beside blocks
         for _ in range(self._origin.threads):
             threading.Thread(target=self._serve_requests, daemon=True).start()
             threading.Thread(target=self._work_ahead, daemon=True).start()
@@ -313,12 +314,13 @@ class Decoders:
 
     def _keep(self, entry: int, size: int, write: Callable[[Path], None]) -> memoryview | None:
         """Return what is kept beside blocks, and make it first; None if there is no room."""
-        if not self.cache.holds(entry):
-            try:
-                self.cache.add(entry, write, lambda: self._reserve_now(entry, size), wait=True)
-            except NoRoomError:
-                return None
-        return self.cache.map(entry)
+        with self._keeping[entry % len(self._keeping)]:
+            if not self.cache.holds(entry):
+                try:
+                    self.cache.add(entry, write, lambda: self._reserve_now(entry, size), wait=True)
+                except NoRoomError:
+                    return None
+            return self.cache.map(entry)
 
     def _reserve_now(self, entry: int, size: int) -> None:
         distances, _ = self._distances(None)

@@ -10,13 +10,12 @@ Linux, of which nothing is left when it dies.
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import logging
 import os
 import pickle
 import secrets
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from dataporter.cores import usable_cores
 from dataporter.errors import ShardCacheError, ShardError, UnsupportedSystemError
 from dataporter.law import Order, Plan
 from dataporter.shards.cache import CachedBlocks
+from dataporter.shards.cache_folder import cache_folder, is_shared
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.messages import attached, is_ours, pack, receive, unnamed_file
@@ -98,7 +98,7 @@ class Porter:
         self._storage = storage
         self._format = format
         self._cache_bytes = cache_bytes
-        self._folder = (folder or default_folder()).absolute() / _key(index, format)
+        self._folder = cache_folder(folder, index, format)
         self._address = _new_address()
         self._prepare(is_copy=False)
 
@@ -109,6 +109,8 @@ class Porter:
         # The process that made the dataset ends the porter; a copy only leaves.
         address = None if is_copy else self._address
         weakref.finalize(self, _leave, os.getpid(), self._state, address)
+        if not is_copy and not is_shared(self._folder):
+            weakref.finalize(self, _remove, os.getpid(), self._folder)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_index", "_format", "_cache_bytes", "_storage", "_folder", "_address")
@@ -328,6 +330,11 @@ def _leave(owner: int, state: _Connections, address: str | None) -> None:
     state.reap(_MOMENT)
 
 
+def _remove(owner: int, folder: Path) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _has_arrived(connection: socket.socket) -> bool:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
@@ -346,21 +353,6 @@ def _sent_at_once(connection: socket.socket, message: bytes, order: Order | None
         return False
     finally:
         connection.setblocking(True)  # noqa: FBT003  likewise
-
-
-def default_folder() -> Path:
-    """Return the folder of decoded blocks in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "dataporter" / "blocks"
-
-
-def _key(index: Index, format_: Format) -> str:
-    """Name the decoded blocks of a dataset: the same name, the same bytes."""
-    identity = f"{index.fingerprint} {format_.name} {format_.options}"
-    digest = hashlib.blake2b(identity.encode(), digest_size=16)
-    # A fingerprint looks at some of the contents only: a file written again is decoded again.
-    digest.update(index.sizes.tobytes() + json.dumps(list(index.versions)).encode())
-    return digest.hexdigest()
 
 
 # Addresses

@@ -70,7 +70,8 @@ class StoredOrigin(Origin):
 
     def counters(self) -> dict[str, int]:
         counted = self._storage.counters()
-        return {**counted, "fetched": counted.pop("bytes", 0)}  # `bytes` are those of the cache
+        counted["fetched"] = counted.pop("bytes", 0)  # `bytes` are those of the cache
+        return counted
 
     def _file(self, number: int) -> RemoteFile:
         index = self._index

@@ -1,0 +1,106 @@
+"""The folder of a dataset's decoded blocks: shared by all that read the same data on a machine.
+
+A file system without locks cannot be shared. There, each run has a folder of its own, which it
+removes at its end, or the next run on this machine if it was killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from dataporter.errors import OptionError, ShardWarning
+from dataporter.shards.formats.format import Format
+from dataporter.shards.index import Index
+from dataporter.user_warnings import warn_user
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, where `Porter` refuses to start
+    fcntl = None  # type: ignore[assignment]
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+_ALONE = "alone"  # the beginning of the name of a folder that is not shared
+
+
+def cache_folder(parent: Path | None, index: Index, format_: Format) -> Path:
+    """Return the folder for a dataset's decoded blocks, in the user's cache folder or `parent`.
+
+    It is not made yet, unless it is one that cannot be shared.
+    """
+    parent = (parent or default_folder()).absolute()
+    if isinstance(index.root, Path) and index.root.is_relative_to(parent):
+        msg = (
+            f"cache={str(parent)!r} holds the data itself, in {index.root}, and what lies in a "
+            "cache may be deleted. Pass another folder."
+        )
+        raise OptionError(msg)
+    folder = parent / _key(index, format_)
+    return folder if _has_locks(parent) else _own_folder(folder)
+
+
+def default_folder() -> Path:
+    """Return the folder of decoded blocks in the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "dataporter" / "blocks"
+
+
+def is_shared(folder: Path) -> bool:
+    """Return True unless a folder belongs to one run."""
+    return not folder.name.startswith(_ALONE)
+
+
+def _key(index: Index, format_: Format) -> str:
+    """Name the decoded blocks of a dataset: the same name, the same bytes."""
+    identity = f"{index.fingerprint} {format_.name} {format_.options}"
+    digest = hashlib.blake2b(identity.encode(), digest_size=16)
+    # A fingerprint looks at some of the contents only: a file written again is decoded again.
+    digest.update(index.sizes.tobytes() + json.dumps(list(index.versions)).encode())
+    # Elsewhere parts of files are kept too, so the table has other entries.
+    return digest.hexdigest() if index.is_local else f"{digest.hexdigest()}-stored"
+
+
+def _has_locks(folder: Path) -> bool:
+    """Try a lock. A folder that cannot be written to is named later, when it is used."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in NO_LOCKS
+    return True
+
+
+def _own_folder(shared: Path) -> Path:
+    """Make a folder for this run alone, and remove those of runs that are dead."""
+    warn_user(
+        f"The file system of {shared.parent} has no locks, so decoded blocks cannot be shared with "
+        "other processes: each rank keeps its own. Pass cache= a folder on a local disk.",
+        ShardWarning,
+    )
+    host = re.sub(r"\W", "", socket.gethostname())
+    shared.mkdir(parents=True, exist_ok=True)
+    for folder in shared.glob(f"{_ALONE}-{host}-*"):
+        with suppress(OSError, ValueError):
+            if not _is_running(int(folder.name.split("-")[2])):
+                shutil.rmtree(folder)
+    return Path(tempfile.mkdtemp(prefix=f"{_ALONE}-{host}-{os.getpid()}-", dir=shared))
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
