@@ -57,6 +57,7 @@ from dataporter.shards.building import open_index
 from dataporter.shards.dataset import ShardedDataset
 from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import Format, ReadOptions
+from dataporter.shards.shard_file import ShardFile
 from dataporter.shards.tracks import TracksOrder, tracks_for
 
 SECONDS = 30.0  # of a row
@@ -242,10 +243,10 @@ class Synthetic(Format):
         super().__init__(ReadOptions())
         self._blocks, self._rows = blocks, rows
 
-    def scan(self, path: Path) -> Scanned:
+    def scan(self, file: ShardFile) -> Scanned:
         size = 1 << 24
         blocks = [Block(at * size, size, self._rows, size, at) for at in range(self._blocks)]
-        return Scanned(tuple(blocks), {"columns": {"text": "string", "id": path.suffix}})
+        return Scanned(tuple(blocks), {"columns": {"text": "string", "id": Path(file.name).suffix}})
 
     def open(self, data: memoryview, block: Block, schema: Any) -> Any:
         raise NotImplementedError

@@ -11,6 +11,7 @@ from dataporter.errors import ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.format import Format, ReadOptions
 from dataporter.shards.index import Index
+from dataporter.shards.shard_file import ShardFile
 
 
 class Numbers(Format):
@@ -23,22 +24,22 @@ class Numbers(Format):
         super().__init__(ReadOptions())
         self.log, self.seconds, self.bad = log, seconds, bad
 
-    def scan(self, path: Path) -> Scanned:
+    def scan(self, file: ShardFile) -> Scanned:
         raise NotImplementedError
 
     def is_mapped(self, schema: Any) -> bool:  # noqa: ARG002
         return False
 
-    def decode(self, path: Path, block: Block, schema: Any, to: Path) -> None:  # noqa: ARG002
+    def decode(self, file: ShardFile, block: Block, schema: Any, to: Path) -> None:  # noqa: ARG002
         if self.log is not None:
             with self.log.open("a") as log:
                 log.write(f"{block.checksum} {os.getpid()}\n")
         if block.checksum == self.bad:
-            raise ShardFormatError(f"{path} is damaged at {block.offset}.")
+            raise ShardFormatError(f"{file.name} is damaged at {block.offset}.")
         time.sleep(self.seconds)
-        numbers = np.fromfile(path, np.int64, block.size // 8, offset=block.offset)
-        with to.open("wb") as file:
-            file.write((numbers + 1).tobytes())
+        numbers = np.frombuffer(file.read(block.offset, block.size), np.int64)
+        with to.open("wb") as decoded:
+            decoded.write((numbers + 1).tobytes())
 
     def open(self, data: memoryview, block: Block, schema: Any) -> Any:
         raise NotImplementedError

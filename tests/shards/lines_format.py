@@ -7,6 +7,7 @@ from pathlib import Path
 from dataporter.errors import ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.format import Format, ReadOptions
+from dataporter.shards.shard_file import ShardFile
 
 SUFFIXES = {".lines": "lines", ".other": "other"}
 
@@ -22,14 +23,14 @@ class LinesFormat(Format):
         self.seconds = seconds  # that a scan takes
         self.log = log  # a file that gets a line for each scan
 
-    def scan(self, path: Path) -> Scanned:
+    def scan(self, file: ShardFile) -> Scanned:
         time.sleep(self.seconds)
         if self.log is not None:
-            with self.log.open("a") as file:
-                file.write(f"{path.name}\n")
-        head, *lines = path.read_bytes().splitlines(keepends=True) or [b""]
+            with self.log.open("a") as log:
+                log.write(f"{Path(file.name).name}\n")
+        head, *lines = bytes(file.read(0, file.size)).splitlines(keepends=True) or [b""]
         if not head.startswith(b"#"):
-            raise ShardFormatError(f"{path} is damaged: it does not begin with '#'.")
+            raise ShardFormatError(f"{file.name} is damaged: it does not begin with '#'.")
         columns = dict(column.split(":") for column in head[1:].decode().split())
         offset, blocks, step = len(head), [], self.options.window or 2
         for start in range(0, len(lines), step):

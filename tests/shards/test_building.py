@@ -378,7 +378,7 @@ def test_many_damaged_files_end_the_scan(data):
 
 def test_a_file_that_cannot_be_read_is_named(data):
     class Unreadable(LinesFormat):
-        def scan(self, path):  # noqa: ARG002  it never gets to the file
+        def scan(self, file):  # noqa: ARG002  it never gets to the file
             raise PermissionError(13, "Permission denied")
 
     with pytest.raises(ShardError, match=r"0\.lines cannot be read: Permission denied"):
@@ -393,10 +393,10 @@ def test_a_link_that_leads_nowhere_is_named(data):
 
 def test_a_file_that_changes_while_it_is_scanned_is_an_error(data):
     class Growing(LinesFormat):
-        def scan(self, path):
-            scanned = super().scan(path)
-            with path.open("a") as file:
-                file.write("more\n")
+        def scan(self, file):
+            scanned = super().scan(file)
+            with file.path.open("a") as opened:
+                opened.write("more\n")
             return scanned
 
     with pytest.raises(ShardChangedError, match="changed while it was indexed"):
@@ -457,8 +457,8 @@ def test_a_format_without_a_fixed_schema_has_no_drift(data):
 
 def test_schemas_without_columns_are_compared_as_they_are(tmp_path):
     class Raw(LinesFormat):
-        def scan(self, path):
-            return Scanned(super().scan(path).blocks, {"dtype": path.stem})
+        def scan(self, file):
+            return Scanned(super().scan(file).blocks, {"dtype": file.path.stem})
 
     write_lines(tmp_path / "u2.lines", "x")
     write_lines(tmp_path / "u4.lines", "x")

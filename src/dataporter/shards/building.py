@@ -163,7 +163,7 @@ def _scanned(
 def _scan(listing: Listing, path: str, format: Format) -> IndexedFile:  # noqa: A002  the word of this room
     file = listing.open(path)
     try:
-        scanned = format.scan(file.path)  # type: ignore[attr-defined]
+        scanned = format.scan(file)
     except OSError as error:
         if isinstance(error, ShardError):
             raise

@@ -279,7 +279,7 @@ class Decoders:
     def _write_once(self, number: int, to: Path) -> None:
         block, schema = self._index.block(number), self._index.schema(number)
         with self._origin.opened(number) as file:
-            self._format.decode(file.path, block, schema, to)
+            self._format.decode(file, block, schema, to)
 
     def _reserve(self, job: _Job) -> None:
         """Reserve room for a block. A block that was asked for waits for others in the making."""

@@ -14,6 +14,7 @@ from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import Format
 from dataporter.shards.formats.registry import SUFFIXES
+from dataporter.shards.shard_file import LocalFile
 
 ESTIMATING = {"parquet", "arrow"}  # formats that only estimate the size of a decoded block
 
@@ -39,7 +40,7 @@ def read_all(format_: Format, path: Path) -> list[dict[str, Any]]:
 def read_blocks(format_: Format, path: Path) -> list[list[dict[str, Any]]]:
     """Return the samples of each block, each read alone, from a format that was pickled."""
     format_ = pickle.loads(pickle.dumps(format_))
-    scanned = format_.scan(path)
+    scanned = format_.scan(LocalFile(path))
     format_.check(scanned.schema)
     with tempfile.TemporaryDirectory() as scratch:
         return [
@@ -53,7 +54,7 @@ def _read_block(
 ) -> list[dict[str, Any]]:
     assert block.rows > 0
     if not format_.is_mapped(scanned.schema):
-        format_.decode(path, block, scanned.schema, decoded)
+        format_.decode(LocalFile(path), block, scanned.schema, decoded)
         size = decoded.stat().st_size
         assert format_.name in ESTIMATING or size == block.decoded
         path, block = decoded, block._replace(offset=0, size=size)

@@ -14,6 +14,7 @@ from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaEr
 from dataporter.shards.formats import arrow
 from dataporter.shards.formats.arrow import ArrowFormat
 from dataporter.shards.formats.format import ReadOptions
+from dataporter.shards.shard_file import LocalFile
 
 TABLE = pa.table(
     {
@@ -39,7 +40,7 @@ def write(path, table, kind="file", rows=10, compression=None):
 
 
 def scan(path, columns=None):
-    return arrow_format(columns).scan(path)
+    return arrow_format(columns).scan(LocalFile(path))
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -176,7 +177,7 @@ def test_a_file_without_rows_has_no_blocks(tmp_path, kind):
 def test_a_missing_column_is_named(tmp_path):
     source = arrow_format(("txt",))
     with pytest.raises(ShardSchemaError, match="Did you mean 'text'"):
-        source.check(source.scan(write(tmp_path / "a.arrow", TABLE)).schema)
+        source.check(source.scan(LocalFile(write(tmp_path / "a.arrow", TABLE))).schema)
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
@@ -259,6 +260,6 @@ def test_a_damaged_header_is_an_error_or_seen(tmp_path_factory, kind, data):
 def test_a_file_that_became_shorter_is_an_error(tmp_path):
     path = write(tmp_path / "a.arrow", TABLE)
     source = arrow_format()
-    found = source.scan(path)
+    found = source.scan(LocalFile(path))
     with pytest.raises(ShardChangedError, match="shorter than when it was indexed"):
         source.open(memoryview(path.read_bytes()[:900]), found.blocks[0], found.schema)

@@ -14,6 +14,7 @@ from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaEr
 from dataporter.shards.formats import jsonl
 from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.formats.jsonl import JsonLinesFormat
+from dataporter.shards.shard_file import LocalFile
 
 ROWS = [{"id": n, "text": "é\n" * (n % 9), "meta": {"n": [n]}} for n in range(200)]
 TEXT = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
@@ -38,7 +39,7 @@ def small_blocks(monkeypatch):
 
 
 def scan(path):
-    return jsonl_format().scan(path)
+    return jsonl_format().scan(LocalFile(path))
 
 
 def frames(text, size, suffix):
@@ -251,12 +252,12 @@ def test_damaged_compressed_data_is_an_error(tmp_path, suffix):
 def test_a_replaced_file_is_an_error(tmp_path, suffix):
     path = written(tmp_path, suffix, TEXT, 2000)
     source = jsonl_format()
-    found = source.scan(path)
+    found = source.scan(LocalFile(path))
     other = TEXT.replace(b'"id": 1', b'"id": 2') if suffix else TEXT.replace(b"\n", b"\n\n")
     written(tmp_path, suffix, other, 2000)
     with pytest.raises((ShardChangedError, ShardFormatError)):
         for block in found.blocks:
             if suffix:
-                source.decode(path, block, found.schema, tmp_path / "decoded")
+                source.decode(LocalFile(path), block, found.schema, tmp_path / "decoded")
             else:
                 source.open(memoryview(path.read_bytes()), block, found.schema)

@@ -19,9 +19,13 @@ from dataporter.errors import (
     ShardSchemaError,
     ShardsNotFoundError,
 )
+from dataporter.shards.building import open_index
+from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.formats.litdata import LitDataFormat
 from dataporter.shards.formats.litdata_json import read_json
+from dataporter.shards.formats.registry import SUFFIXES
+from dataporter.shards.shard_file import LocalFile
 
 
 def litdata(**options):
@@ -84,25 +88,25 @@ def test_columns_are_chosen_and_ordered(fixtures, name):
     for one, other in zip(read_all(litdata(columns=chosen), path), whole, strict=True):
         same(one, {column: other[column] for column in chosen})
     with pytest.raises(ShardSchemaError, match="No column is named 'x'"):
-        litdata(columns=("x",)).check(litdata().scan(path).schema)
+        litdata(columns=("x",)).check(litdata().scan(LocalFile(path)).schema)
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *PACKED])
 def test_all_chunks_have_one_schema_that_is_json(fixtures, name):
     folder = fixtures / "litdata" / name
-    schemas = [litdata().scan(folder / file).schema for file in listed_files(folder)]
+    schemas = [litdata().scan(LocalFile(folder / file)).schema for file in listed_files(folder)]
     assert all(json.loads(json.dumps(schema)) == schemas[0] for schema in schemas)
 
 
 def test_tokens_need_a_window(fixtures):
     path = fixtures / "litdata" / "tokens" / "chunk-0-0.bin"
     with pytest.raises(OptionError, match=r"78 tokens in one row.*Pass window="):
-        litdata().scan(path)
+        litdata().scan(LocalFile(path))
     with pytest.raises(ShardFormatError, match="78 tokens, fewer than one window of 79"):
-        litdata(window=79).scan(path)
+        litdata(window=79).scan(LocalFile(path))
     with pytest.raises(OptionError, match="window must be at least 1, found 0"):
         litdata(window=0)
-    (warning,) = litdata(window=40).scan(path).warnings
+    (warning,) = litdata(window=40).scan(LocalFile(path)).warnings
     assert "38 tokens" in warning
 
 
@@ -124,7 +128,7 @@ def test_an_index_without_a_loader_is_of_tokens_if_it_has_one_flat_tensor(fixtur
 def test_folders_that_cannot_be_read_say_why(folder, change, found):
     change_index(folder, lambda i: i["config"].update(change))
     with pytest.raises(OptionError, match=found) as caught:
-        litdata().scan(folder / "chunk-0-0.bin")
+        litdata().scan(LocalFile(folder / "chunk-0-0.bin"))
     assert str(folder / "index.json") in str(caught.value)
 
 
@@ -153,7 +157,7 @@ def test_folders_that_cannot_be_read_say_why(folder, change, found):
 def test_an_index_of_another_kind_is_an_error(folder, change, found):
     change_index(folder, change)
     with pytest.raises(ShardFormatError, match=found) as caught:
-        litdata().scan(folder / "chunk-0-0.bin")
+        litdata().scan(LocalFile(folder / "chunk-0-0.bin"))
     assert str(folder / "index.json") in str(caught.value)
 
 
@@ -169,7 +173,7 @@ def test_an_unknown_format_of_a_value_is_named(folder, kind):
 def test_a_missing_index_is_an_error(folder):
     (folder / "index.json").unlink()
     with pytest.raises(ShardsNotFoundError, match=r"index\.json is missing"):
-        litdata().scan(folder / "chunk-0-0.bin")
+        litdata().scan(LocalFile(folder / "chunk-0-0.bin"))
 
 
 @pytest.mark.parametrize("name", ["raw", "chunk"])
@@ -179,14 +183,14 @@ def test_a_missing_chunk_is_an_error(fixtures, tmp_path, name):
     path = folder / listed_files(folder)[1]
     path.unlink()
     assert path.name in listed_files(folder)
-    with pytest.raises(ShardsNotFoundError, match=r"chunk-0-1.* is missing.*lists it"):
-        litdata().scan(path)
+    with pytest.raises(ShardsNotFoundError, match=r"chunk-0-1.* is missing"):
+        open_index(list_files(folder, SUFFIXES), litdata())
 
 
 def test_a_chunk_that_is_not_listed_is_an_error(folder):
     shutil.copy(folder / "chunk-0-0.bin", folder / "chunk-9-9.bin")
     with pytest.raises(ShardFormatError, match=r"chunk-9-9\.bin is not listed"):
-        litdata().scan(folder / "chunk-9-9.bin")
+        litdata().scan(LocalFile(folder / "chunk-9-9.bin"))
 
 
 @settings(max_examples=40)
@@ -226,11 +230,11 @@ def test_a_foreign_file_of_the_right_size_is_an_error(folder):
     path = folder / "chunk-0-0.bin"
     path.write_bytes(b"x" * path.stat().st_size)
     with pytest.raises(ShardFormatError, match=r"0-0\.bin does not begin with the offsets of 7"):
-        litdata().scan(path)
+        litdata().scan(LocalFile(path))
 
 
 def test_another_chunk_than_the_indexed_one_is_an_error(folder):
-    scanned = litdata().scan(folder / "chunk-0-0.bin")
+    scanned = litdata().scan(LocalFile(folder / "chunk-0-0.bin"))
     (block,) = scanned.blocks
     other = (folder / "chunk-0-4.bin").read_bytes()
     with pytest.raises(ShardChangedError, match="became shorter"):

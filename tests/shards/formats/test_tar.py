@@ -25,6 +25,7 @@ from dataporter.errors import (
 )
 from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.formats.tar import TarFormat
+from dataporter.shards.shard_file import LocalFile
 
 
 def tar(**options):
@@ -288,7 +289,7 @@ def test_blocks_are_cut_between_samples(tmp_path):
         [("x", b""), info("folder", tarfile.DIRTYPE)]
         + [(f"{i:03d}.{e}", os.urandom(100_000)) for i in range(60) for e in ("a", "b")],
     )
-    scanned = tar().scan(path)
+    scanned = tar().scan(LocalFile(path))
     assert [block.rows for block in scanned.blocks] == [11, 11, 11, 11, 11, 5]
     assert scanned.blocks[0].offset == 0
     for i in range(len(scanned.blocks) - 1):
@@ -301,7 +302,7 @@ def test_long_names_stay_with_their_block(tmp_path):
         tmp_path / "a.tar",
         [(f"{'n' * 150}{i:03d}.jpg", os.urandom(3_000_000)) for i in range(10)],
     )
-    assert len(tar().scan(path).blocks) > 2
+    assert len(tar().scan(LocalFile(path)).blocks) > 2
     assert len(compare(path)) == 10
 
 
@@ -316,8 +317,8 @@ def test_columns_are_extensions(tmp_path):
         {"__key__": "1", "txt": "u", "cls": 2},
     ]
     with pytest.raises(ShardSchemaError, match=r"a\.tar: The sample '1' at offset .* 'jpg'"):
-        tar(columns=("jpg",)).scan(path)
-    scanned = tar().scan(path)
+        tar(columns=("jpg",)).scan(LocalFile(path))
+    scanned = tar().scan(LocalFile(path))
     assert scanned.schema == {"extensions": ["cls", "jpg", "txt"]}
     with pytest.raises(ShardSchemaError, match=r"No column is named 'png'.*'jpg'"):
         tar(columns=("png",)).check(scanned.schema)
@@ -330,8 +331,8 @@ def test_columns_are_extensions(tmp_path):
 
 
 def test_the_checksum_sees_other_members(tmp_path):
-    one = tar().scan(write(tmp_path / "a.tar", [("0.jpg", b"j")])).blocks[0]
-    other = tar().scan(write(tmp_path / "b.tar", [("1.jpg", b"j")])).blocks[0]
+    one = tar().scan(LocalFile(write(tmp_path / "a.tar", [("0.jpg", b"j")]))).blocks[0]
+    other = tar().scan(LocalFile(write(tmp_path / "b.tar", [("1.jpg", b"j")]))).blocks[0]
     assert one.checksum != other.checksum
     assert 0 <= one.checksum < 2**64
 
@@ -340,20 +341,20 @@ def test_an_extension_twice_is_an_error(tmp_path):
     path = write(tmp_path / "a.tar", [("0.jpg", b"j"), ("0.JPG", b"k")])
     match = r"a\.tar has the extension 'jpg' of key '0' twice, .* offsets 512 and 1,536"
     with pytest.raises(ShardFormatError, match=match):
-        tar().scan(path)
+        tar().scan(LocalFile(path))
 
 
 def test_a_key_that_comes_again_is_an_error(tmp_path):
     path = write(tmp_path / "a.tar", [("0.jpg", b"j"), ("1.jpg", b"k"), ("0.txt", b"t")])
     match = r"a\.tar has the key '0' in two places, at offsets 0 and 2,048"
     with pytest.raises(ShardFormatError, match=match):
-        tar().scan(path)
+        tar().scan(LocalFile(path))
 
 
 def test_a_member_cannot_be_called_key(tmp_path):
     path = write(tmp_path / "a.tar", [("0.__key__", b"j")])
     with pytest.raises(ShardFormatError, match="reserved for the key"):
-        tar().scan(path)
+        tar().scan(LocalFile(path))
 
 
 @pytest.mark.parametrize(
@@ -367,7 +368,7 @@ def test_a_value_that_cannot_be_decoded_is_named(tmp_path, name, body):
 
 
 def test_a_tar_file_without_samples_is_a_warning(tmp_path):
-    scanned = tar().scan(write(tmp_path / "a.tar", []))
+    scanned = tar().scan(LocalFile(write(tmp_path / "a.tar", [])))
     assert scanned.blocks == ()
     assert "no samples" in scanned.warnings[0]
 
@@ -379,21 +380,21 @@ def test_a_compressed_tar_file_is_refused(tmp_path, compress, tool):
     path = tmp_path / "a.tar"
     path.write_bytes(compress(write(tmp_path / "b.tar", [("0.jpg", b"j")]).read_bytes()))
     with pytest.raises(ShardFormatError, match=rf"a\.tar is compressed .* with {tool}"):
-        tar().scan(path)
+        tar().scan(LocalFile(path))
 
 
 @pytest.mark.parametrize("content", [b"", b"short", os.urandom(5000), b"text " * 500])
 def test_a_foreign_file_is_refused(tmp_path, content):
     (tmp_path / "a.tar").write_bytes(content)
     with pytest.raises(ShardFormatError, match=r"a\.tar"):
-        tar().scan(tmp_path / "a.tar")
+        tar().scan(LocalFile(tmp_path / "a.tar"))
 
 
 def test_tar_files_that_were_joined_are_refused(tmp_path):
     path = write(tmp_path / "a.tar", [("0.jpg", b"j")])
     path.write_bytes(path.read_bytes() * 2)
     with pytest.raises(ShardFormatError, match="goes on after its end marker at offset 1,024"):
-        tar().scan(path)
+        tar().scan(LocalFile(path))
 
 
 def test_a_sparse_member_is_refused(tmp_path):
@@ -407,7 +408,7 @@ def test_a_sparse_member_is_refused(tmp_path):
             check=True,
         )
         with pytest.raises(ShardFormatError, match="sparse"):
-            tar().scan(path)
+            tar().scan(LocalFile(path))
 
 
 @given(st.data())
@@ -421,7 +422,7 @@ def test_a_truncated_tar_file_is_an_error(tmp_path_factory, data):
     end = len(whole.rstrip(b"\0"))
     path.write_bytes(whole[: data.draw(st.integers(0, end))])
     with pytest.raises(ShardFormatError, match=r"a\.tar"):
-        tar().scan(path)
+        tar().scan(LocalFile(path))
 
 
 @given(st.data())
@@ -446,7 +447,7 @@ def test_damaged_headers_are_an_error_or_harmless(tmp_path_factory, data):
 
 def test_a_changed_file_is_an_error(tmp_path):
     path = write(tmp_path / "a.tar", [("0.jpg", b"j"), ("1.jpg", b"k")])
-    scanned = tar().scan(path)
+    scanned = tar().scan(LocalFile(path))
     data = path.read_bytes()
     with pytest.raises(ShardChangedError, match="became shorter"):
         tar().open(memoryview(data[:1500]), scanned.blocks[0], scanned.schema)

@@ -2,12 +2,13 @@
 
 Uncompressed files are mapped as they lie; a block is a run of record batches. A file with
 dictionaries is one block, since a record batch cannot be read without them. Compressed files are
-decoded into uncompressed ones.
+decoded into uncompressed ones, runs of uncompressed files elsewhere into streams.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,19 @@ from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.arrow_messages import (
     BATCH,
     DICTIONARY,
+    END,
     MAGIC,
     BrokenMessageError,
     Message,
-    messages_of,
+    read_headers,
+    read_schema,
 )
 from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.columns import describe, rows_of_batches
 from dataporter.shards.formats.damage import damaged
 from dataporter.shards.formats.evidence import evidence
 from dataporter.shards.formats.format import Format, ReadOptions, Rows
+from dataporter.shards.shard_file import ShardFile
 
 TARGET = 8 << 20  # bytes of a block
 LARGE = 256 << 20  # bytes of a block that is worth a warning
@@ -39,19 +43,19 @@ class ArrowFormat(Format):
 
     name = "arrow"
 
-    def scan(self, path: Path) -> Scanned:
-        messages, columns = _read_headers(path)
+    def scan(self, file: ShardFile) -> Scanned:
+        messages, columns = _read_headers(file)
         batches = [message for message in messages if message.kind == BATCH]
         is_compressed = any(batch.is_compressed for batch in batches)
         warnings = []
         if any(message.kind == DICTIONARY for message in messages):
             runs = [messages]
-            blocks = [_whole_file(path, messages, batches)]
+            blocks = [_whole_file(file, messages, batches)]
             if blocks[0].decoded > LARGE:
                 warnings.append(
-                    f"{path} is one block of {blocks[0].decoded >> 20} MiB, since its columns are "
-                    "encoded by dictionaries. Decode them by pyarrow's `dictionary_decode`, and "
-                    "write the file again."
+                    f"{file.name} is one block of {blocks[0].decoded >> 20} MiB, since its columns "
+                    "are encoded by dictionaries. Decode them by pyarrow's `dictionary_decode`, "
+                    "and write the file again."
                 )
         else:
             runs = list(_runs(batches))
@@ -59,8 +63,8 @@ class ArrowFormat(Format):
             for batch in batches:
                 if batch.decoded > LARGE:
                     warnings.append(
-                        f"{path} has a record batch of {batch.decoded >> 20} MiB, which is one "
-                        "block. Write it again in smaller batches, as by `max_chunksize`."
+                        f"{file.name} has a record batch of {batch.decoded >> 20} MiB, which is "
+                        "one block. Write it again in smaller batches, as by `max_chunksize`."
                     )
                     break
         schema: dict[str, Any] = {"columns": columns}
@@ -74,11 +78,19 @@ class ArrowFormat(Format):
     def is_mapped(self, schema: Mapping[str, Any]) -> bool:
         return not schema.get("compressed", False)
 
-    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
-        del schema
-        with pa.memory_map(str(path)) as file:
-            data = memoryview(file.read_buffer())
-            write_decoded(path, _batches(data, block, full=True), self.options, to)
+    def shared_part(self, begin: int, end: int, size: int) -> tuple[int, int] | None:
+        del end, size
+        return (0, begin) if begin else None  # the schema
+
+    def decode(self, file: ShardFile, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+        if not self.is_mapped(schema):
+            write_decoded(file.name, _decompressed(file, block), self.options, to)
+        elif block.offset == 0:  # a whole file
+            super().decode(file, block, schema, to)
+        else:
+            head = _read_schema(file).serialize()
+            with to.open("wb") as stream:
+                stream.writelines([head, file.read(block.offset, block.size), END])
 
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
         del schema
@@ -95,7 +107,7 @@ def open_batches(data: memoryview, block: Block, options: ReadOptions) -> Rows:
 
 
 def write_decoded(
-    path: Path, batches: Sequence[pa.RecordBatch], options: ReadOptions, to: Path
+    name: str, batches: Sequence[pa.RecordBatch], options: ReadOptions, to: Path
 ) -> None:
     """Write the chosen columns as an uncompressed Arrow file, which `open_batches` opens."""
     try:
@@ -105,7 +117,7 @@ def write_decoded(
                 writer.write_batch(batch)
     except (pa.ArrowException, KeyError, UnicodeDecodeError) as error:
         msg = (
-            f"A block cannot be decoded: {path}. Found damaged data, or dictionaries inside of "
+            f"A block cannot be decoded: {name}. Found damaged data, or dictionaries inside of "
             f"other columns: {error}. Download it again, or write it without such dictionaries."
         )
         raise ShardFormatError(msg) from error
@@ -132,18 +144,32 @@ def _plain_array(array: pa.Array) -> pa.Array:
     return array.cast(wide[array.type]) if array.type in wide else array
 
 
-def _read_headers(path: Path) -> tuple[list[Message], dict[str, str]]:
+def _read_headers(file: ShardFile) -> tuple[list[Message], dict[str, str]]:
     """Read the headers of all messages, and the columns. Say what is wrong with the file."""
+    with _damage_of(file):
+        headers = read_headers(file)
+    return headers.messages, describe(_parsed(headers.schema, file), file.name)
+
+
+def _read_schema(file: ShardFile) -> pa.Schema:
+    with _damage_of(file):
+        raw = read_schema(file)
+    return _parsed(raw, file)
+
+
+@contextmanager
+def _damage_of(file: ShardFile) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            messages = list(messages_of(file))
+        yield
     except BrokenMessageError as error:
-        raise damaged(path, EXPECTED, str(error)) from error
+        raise damaged(file, EXPECTED, str(error)) from error
+
+
+def _parsed(schema: bytes, file: ShardFile) -> pa.Schema:
     try:
-        with pa.memory_map(str(path)) as mapped:
-            return messages, describe(_schema(mapped.read_buffer()), path)
+        return _schema(pa.py_buffer(schema))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise damaged(path, EXPECTED, f"its schema cannot be read: {error}") from error
+        raise damaged(file, EXPECTED, f"its schema cannot be read: {error}") from error
 
 
 def _runs(batches: Sequence[Message]) -> Iterator[list[Message]]:
@@ -172,22 +198,27 @@ def _block(run: Sequence[Message], *, is_compressed: bool) -> Block:
     )
 
 
-def _whole_file(path: Path, messages: Sequence[Message], batches: Sequence[Message]) -> Block:
-    size = path.stat().st_size
+def _whole_file(file: ShardFile, messages: Sequence[Message], batches: Sequence[Message]) -> Block:
     return Block(
         0,
-        size,
+        file.size,
         sum(batch.rows for batch in batches),
-        max(size, sum(message.decoded for message in messages)),
+        max(file.size, sum(message.decoded for message in messages)),
         evidence(message.header for message in messages),
     )
 
 
-def _batches(data: memoryview, block: Block, *, full: bool = False) -> list[pa.RecordBatch]:
-    """Read the record batches of a block. A block at offset 0 is a whole file.
+def _decompressed(file: ShardFile, block: Block) -> list[pa.RecordBatch]:
+    schema = _read_schema(file) if block.offset else None
+    data = pa.py_buffer(file.read(block.offset, block.size))
+    with _damage_in(block):
+        batches = _all_batches(data) if schema is None else _batches_of_run(data, schema)
+    _check(batches, block, full=True)  # pyarrow may crash on values that are not checked
+    return batches
 
-    With `full`, every value is checked, as pyarrow's functions require that may crash otherwise.
-    """
+
+def _batches(data: memoryview, block: Block) -> list[pa.RecordBatch]:
+    """Read the record batches of a block. A block at offset 0 is a whole file."""
     if block.offset + block.size > len(data):
         msg = (
             f"The file is shorter than when it was indexed: {len(data)} bytes, a block ends at "
@@ -195,16 +226,21 @@ def _batches(data: memoryview, block: Block, *, full: bool = False) -> list[pa.R
         )
         raise ShardChangedError(msg)
     file = pa.py_buffer(data)
-    try:
+    with _damage_in(block):
         if block.offset == 0:
             batches = _all_batches(file)
         else:
             run = file[block.offset : block.offset + block.size]
             batches = _batches_of_run(run, _schema(file))
+    _check(batches, block)
+    return batches
+
+
+def _check(batches: Sequence[pa.RecordBatch], block: Block, *, full: bool = False) -> None:
+    """Raise unless record batches are valid, with `full` in every value, and those of a block."""
+    with _damage_in(block):
         for batch in batches:
             batch.validate(full=full)
-    except (pa.ArrowException, EOFError, OSError, UnicodeDecodeError) as error:
-        raise _damaged_block(block, error) from error
     rows = sum(batch.num_rows for batch in batches)
     if rows != block.rows:
         msg = (
@@ -212,7 +248,14 @@ def _batches(data: memoryview, block: Block, *, full: bool = False) -> list[pa.R
             f"{rows} rows, expected {block.rows}. Restore the file, or build the index again."
         )
         raise ShardChangedError(msg)
-    return batches
+
+
+@contextmanager
+def _damage_in(block: Block) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, EOFError, OSError, UnicodeDecodeError) as error:
+        raise _damaged_block(block, error) from error
 
 
 def _damaged_block(block: Block, error: Exception) -> ShardFormatError:

@@ -6,10 +6,11 @@ read here: Message, RecordBatch, its Buffers, and Footer, as flatbuffers of Arro
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from dataporter.shards.shard_file import ShardFile
 
 MAGIC = b"ARROW1"
 START = 8  # bytes of the magic and its padding, before the first message of the file format
@@ -17,8 +18,13 @@ CONTINUATION = b"\xff\xff\xff\xff"
 END = CONTINUATION + bytes(4)
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3  # kinds of messages
 PREFIX = 8  # bytes before a header: the continuation marker and the header's length
+HEAD = START + PREFIX  # bytes of a file up to the header of its schema
 PADDING = 64  # bytes that may follow a message
 LENGTH = 8  # bytes before a compressed buffer: its length once decompressed
+FOOTER_END = 10  # bytes after the footer: its length and the magic
+PROBE = 64 << 10  # bytes read at first, which most footers fit into
+
+Read: TypeAlias = Callable[[int, int], bytes]  # an offset and a size to bytes of a file
 
 
 class BrokenMessageError(Exception):
@@ -36,79 +42,131 @@ class Message(NamedTuple):
     decoded: int  # bytes of the body once decompressed
     header: bytes
 
-
-def messages_of(file: BinaryIO) -> Iterator[Message]:
-    """Find the dictionaries and record batches of a file in either format."""
-    size = os.fstat(file.fileno()).st_size
-    file.seek(0)
-    if file.read(len(MAGIC)) == MAGIC:
-        yield from _by_footer(file, size)
-    else:
-        yield from _one_by_one(file, size)
+    def whole(self) -> bytes:
+        """Return a message that has no body, such as a schema."""
+        return CONTINUATION + len(self.header).to_bytes(4, "little") + self.header
 
 
-def _one_by_one(file: BinaryIO, size: int) -> Iterator[Message]:
+class Headers(NamedTuple):
+    """The headers of a file: its schema, its dictionaries and record batches."""
+
+    schema: bytes  # a file or a stream of the schema alone
+    messages: list[Message]
+
+
+def read_headers(file: ShardFile) -> Headers:
+    """Read the headers of a file in either format."""
+    begin = max(file.size - PROBE, 0)  # of the tail, which is the whole file if that is short
+    first = min(HEAD, begin)
+    file.expect([(start, end) for start, end in ((0, first), (begin, file.size)) if start < end])
+    tail = bytes(file.read(begin, PROBE))
+    head = (bytes(file.read(0, first)) + tail)[:HEAD]
+    if head.startswith(MAGIC):
+        return _by_footer(file, head, tail)
+    with file.open() as opened:
+
+        def read(offset: int, size: int) -> bytes:
+            opened.seek(offset)
+            return opened.read(size)
+
+        schema = _message(read, 0, file.size, (SCHEMA,))
+        return Headers(schema.whole(), list(_one_by_one(read, schema.size, file.size)))
+
+
+def read_schema(file: ShardFile) -> bytes:
+    """Return the schema as `Headers` do: from the beginning of the file, each byte read once.
+
+    polars writes no message there. The schema of its files is in the footer.
+    """
+    head = bytes(file.read(0, HEAD))
+    start = START if head.startswith(MAGIC) else 0
+    if start and head[start : start + 4] != CONTINUATION:
+        return _schema_file(_read_footer(file, b""))
+
+    def read(offset: int, size: int) -> bytes:
+        known = head[offset : offset + size]
+        return known + bytes(file.read(offset + len(known), size - len(known)))
+
+    return _message(read, start, file.size, (SCHEMA,)).whole()
+
+
+def _schema_file(footer: bytes) -> bytes:
+    padding = bytes(PADDING)  # pyarrow wants a file to be longer than its footer
+    return MAGIC + padding + footer + len(footer).to_bytes(4, "little") + MAGIC
+
+
+def _one_by_one(read: Read, offset: int, size: int) -> Iterator[Message]:
     """Walk the stream format. Its last message must be followed by the end marker."""
-    offset = 0
     while True:
-        file.seek(offset)
-        start = file.read(len(END))
+        start = read(offset, len(END))
         if start == END:
             break
         if not start:
             msg = "it ends without the end-of-stream marker"
             raise BrokenMessageError(msg)
-        message = _message(file, offset, size, (DICTIONARY, BATCH) if offset else (SCHEMA,))
-        if message.kind != SCHEMA:
-            yield message
+        message = _message(read, offset, size, (DICTIONARY, BATCH))
+        yield _with_decoded_size(read, message)
         offset += message.size
     if offset + len(END) != size:
         msg = f"{size - offset - len(END)} bytes follow the end-of-stream marker"
         raise BrokenMessageError(msg)
 
 
-def _by_footer(file: BinaryIO, size: int) -> Iterator[Message]:
+def _by_footer(file: ShardFile, head: bytes, tail: bytes) -> Headers:
     """Read the footer of the file format, which lists dictionaries and record batches."""
-    file.seek(max(size - 10, 0))
-    tail = file.read()
-    if tail[4:] != MAGIC:
-        msg = f"it begins with {MAGIC.decode()} but does not end with it"
-        raise BrokenMessageError(msg)
-    (length,) = struct.unpack("<i", tail[:4])
-    if not 0 < length <= size - 10 - START:
-        msg = f"its footer has an impossible length of {length} bytes"
-        raise BrokenMessageError(msg)
-    file.seek(size - 10 - length)
-    footer = Table.root(file.read(length))
-    messages = []
-    for field, kind in ((2, DICTIONARY), (3, BATCH)):
-        for place in footer.structs(field, 24):
-            (offset,) = footer.unpack("<q", place)
-            messages.append(_message(file, offset, size, (kind,)))
-    begin = _end_of_schema(file, size)
-    if begin is None:
-        begin = min((message.offset for message in messages), default=size - 10 - length)
-    unlisted = size - 10 - length - begin - sum(message.size for message in messages)
+    size, known = file.size, file.size - len(tail)
+    raw = _read_footer(file, tail)
+    footer = Table.root(raw)
+
+    def read(offset: int, size: int) -> bytes:
+        if offset >= known:
+            return tail[offset - known : offset - known + size]
+        return bytes(file.read(offset, size))
+
+    def expect(ranges: Iterable[tuple[int, int]]) -> None:
+        file.expect([(begin, end) for begin, end in ranges if 0 <= begin < min(known, end) <= size])
+
+    listed = [
+        (*footer.unpack("<qi", place), kind)
+        for field, kind in ((2, DICTIONARY), (3, BATCH))
+        for place in footer.structs(field, 24)
+    ]
+    expect((offset, offset + length) for offset, length, _ in listed)
+    messages = [_message(read, offset, size, (kind,)) for offset, _, kind in listed]
+    buffers = [buffer for message in messages for buffer in _compressed_buffers(message)]
+    expect((offset, offset + LENGTH) for offset, _ in buffers)
+    messages = [_with_decoded_size(read, message) for message in messages]
+    end = size - FOOTER_END - len(raw)
+    begin = min((message.offset for message in messages), default=end)
+    if head[START : START + 4] == CONTINUATION:  # the schema, which polars does not write so
+        begin = HEAD + struct.unpack("<i", head[-4:])[0]
+    unlisted = end - begin - sum(message.size for message in messages)
     if not 0 <= unlisted <= len(END) + PADDING * (1 + len(messages)):
         msg = f"its footer does not list all record batches: {unlisted} bytes are left over"
         raise BrokenMessageError(msg)
-    yield from messages
+    return Headers(_schema_file(raw), messages)
 
 
-def _end_of_schema(file: BinaryIO, size: int) -> int | None:
-    """Return the end of the schema before the first record batch, None if it is no message.
+def _read_footer(file: ShardFile, tail: bytes) -> bytes:
+    """Read the footer; `tail` is what is known of the end of the file."""
+    size = file.size
+    if len(tail) < FOOTER_END:
+        tail = bytes(file.read(max(size - FOOTER_END, 0), FOOTER_END))
+    if tail[-len(MAGIC) :] != MAGIC:
+        msg = f"it begins with {MAGIC.decode()} but does not end with it"
+        raise BrokenMessageError(msg)
+    (length,) = struct.unpack("<i", tail[-FOOTER_END : -len(MAGIC)])
+    if not 0 < length <= size - FOOTER_END - START:
+        msg = f"its footer has an impossible length of {length} bytes"
+        raise BrokenMessageError(msg)
+    whole = length + FOOTER_END
+    if whole > len(tail):
+        tail = bytes(file.read(size - whole, whole - len(tail))) + tail
+    return tail[-whole:-FOOTER_END]
 
-    polars does not write it as one. The schema in the footer is the one that counts.
-    """
-    file.seek(START)
-    if file.read(len(CONTINUATION)) != CONTINUATION:
-        return None
-    return START + _message(file, START, size, (SCHEMA,)).size
 
-
-def _message(file: BinaryIO, offset: int, size: int, kinds: tuple[int, ...]) -> Message:
-    file.seek(offset if 0 <= offset <= size else size)
-    start = file.read(PREFIX)
+def _message(read: Read, offset: int, size: int, kinds: tuple[int, ...]) -> Message:
+    start = read(offset if 0 <= offset <= size else size, PREFIX)
     if len(start) < PREFIX or start[:4] != CONTINUATION:
         msg = f"no message begins at byte {offset}"
         raise BrokenMessageError(msg)
@@ -116,7 +174,7 @@ def _message(file: BinaryIO, offset: int, size: int, kinds: tuple[int, ...]) -> 
     if not 0 < length <= size - offset - PREFIX:
         msg = f"the header at byte {offset} has {length} bytes, {size - offset - PREFIX} are left"
         raise BrokenMessageError(msg)
-    raw = file.read(length)
+    raw = read(offset + PREFIX, length)
     header = Table.root(raw)
     kind, body = header.number(1, "<B"), header.number(3, "<q")
     if kind not in kinds:
@@ -126,7 +184,7 @@ def _message(file: BinaryIO, offset: int, size: int, kinds: tuple[int, ...]) -> 
     if not offset + PREFIX + length <= end <= size:
         msg = f"the message at byte {offset} ends at byte {end}, the file at {size}"
         raise BrokenMessageError(msg)
-    rows, decoded, is_compressed = 0, body, False
+    rows, is_compressed = 0, False
     if kind == BATCH:
         batch = header.table(2)
         rows = batch.number(0, "<q")
@@ -134,14 +192,16 @@ def _message(file: BinaryIO, offset: int, size: int, kinds: tuple[int, ...]) -> 
         if rows < 0:
             msg = f"the record batch at byte {offset} has {rows} rows"
             raise BrokenMessageError(msg)
-        if is_compressed:
-            decoded = _decompressed(file, batch, offset + PREFIX + length, end)
-    return Message(offset, end - offset, kind, rows, is_compressed, decoded, raw)
+    return Message(offset, end - offset, kind, rows, is_compressed, body, raw)
 
 
-def _decompressed(file: BinaryIO, batch: Table, start: int, end: int) -> int:
-    """Add up the sizes of a batch's buffers, which each gives in its first 8 bytes."""
-    total = 0
+def _compressed_buffers(message: Message) -> list[tuple[int, int]]:
+    """Return the offset and the size of each compressed buffer of a message."""
+    if not message.is_compressed:
+        return []
+    batch = Table.root(message.header).table(2)
+    start, end = message.offset + PREFIX + len(message.header), message.offset + message.size
+    buffers = []
     for place in batch.structs(2, 16):
         offset, length = batch.unpack("<qq", place)
         if length < LENGTH:
@@ -149,10 +209,19 @@ def _decompressed(file: BinaryIO, batch: Table, start: int, end: int) -> int:
         if not start <= start + offset <= end - LENGTH:
             msg = f"a buffer begins at byte {start + offset}, outside of its message"
             raise BrokenMessageError(msg)
-        file.seek(start + offset)
-        (size,) = struct.unpack("<q", file.read(LENGTH))
-        total += length - LENGTH if size == -1 else max(size, 0)  # -1: stored as it is
-    return total
+        buffers.append((start + offset, length))
+    return buffers
+
+
+def _with_decoded_size(read: Read, message: Message) -> Message:
+    """Add up the sizes of a batch's buffers, which each gives in its first 8 bytes."""
+    if not message.is_compressed:
+        return message
+    decoded = 0
+    for offset, length in _compressed_buffers(message):
+        (size,) = struct.unpack("<q", read(offset, LENGTH))
+        decoded += length - LENGTH if size == -1 else max(size, 0)  # -1: stored as it is
+    return message._replace(decoded=decoded)
 
 
 class Table(NamedTuple):

@@ -23,7 +23,6 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,13 +67,13 @@ def rows_of_batches(batches: Sequence[pa.RecordBatch], columns: Sequence[str] | 
     return rows
 
 
-def describe(schema: pa.Schema, path: Path) -> dict[str, str]:
+def describe(schema: pa.Schema, file_name: str) -> dict[str, str]:
     """Return the name and the type of each column, as an index keeps them."""
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
         msg = (
-            f"Several columns are named {twice[0]!r}: {path}. A sample has one value for a name. "
-            "Rename them and write the file again."
+            f"Several columns are named {twice[0]!r}: {file_name}. A sample has one value for a "
+            "name. Rename them and write the file again."
         )
         raise ShardSchemaError(msg)
     return {field.name: str(_plain_type(field.type)) for field in schema}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import zlib
-from pathlib import Path
 from typing import Any
 
 from dataporter.errors import OptionError, ShardFormatError
@@ -14,17 +13,17 @@ from dataporter.shards.extra import shards_extra
 KNOWN = ("zstd", "gz", "bz2")
 
 
-def require_known(algorithm: str, path: Path) -> None:
+def require_known(algorithm: str, name: str) -> None:
     """Raise unless shards with this compression can be read."""
     if algorithm not in KNOWN:
         msg = (
-            f"{path} is compressed with {algorithm!r}, which cannot be read. Known are "
+            f"{name} is compressed with {algorithm!r}, which cannot be read. Known are "
             f"{', '.join(KNOWN)}: decompress the files, or write them again with one of these."
         )
         raise OptionError(msg)
 
 
-def decompress(data: bytes, algorithm: str, path: Path, size: int) -> bytes:
+def decompress(data: bytes | memoryview, algorithm: str, name: str, size: int) -> bytes:
     """Decompress a shard whose size is known, or say what is wrong with it."""
     try:
         if algorithm == "zstd":
@@ -34,11 +33,11 @@ def decompress(data: bytes, algorithm: str, path: Path, size: int) -> bytes:
         else:
             raw = bz2.decompress(data)
     except (ValueError, OSError, EOFError, zlib.error) as error:
-        msg = f"{path} cannot be decompressed ({algorithm}): {error}. Copy the file again."
+        msg = f"{name} cannot be decompressed ({algorithm}): {error}. Copy the file again."
         raise ShardFormatError(msg) from error
     if len(raw) != size:
         msg = (
-            f"{path} has {len(raw):,} bytes when decompressed, but its index announces {size:,}. "
+            f"{name} has {len(raw):,} bytes when decompressed, but its index announces {size:,}. "
             f"Copy the file again, with its index."
         )
         raise ShardFormatError(msg)

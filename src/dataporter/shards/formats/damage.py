@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from dataporter.errors import ShardFormatError
+from dataporter.shards.shard_file import ShardFile
 
 # What a file of another kind begins with, and what it then is.
 KINDS = (
@@ -25,26 +24,26 @@ KINDS = (
 TAR = slice(257, 262)  # bytes of a tar header that are b"ustar"
 
 
-def damaged(path: Path, expected: str, reason: str) -> ShardFormatError:
+def damaged(file: ShardFile, expected: str, reason: str) -> ShardFormatError:
     """Return the error of a file that is not as expected, with what was found instead.
 
-    >>> print(damaged(Path("missing.arrow"), "an Arrow file", "it has no end"))
-    This is not an Arrow file, or it is cut off: missing.arrow. Found a file that cannot be ...
+    >>> from pathlib import Path
+    >>> from dataporter.shards.shard_file import LocalFile
+    >>> print(damaged(LocalFile(Path(__file__)), "an Arrow file", "it has no end"))
+    This is not an Arrow file, or it is cut off: ...damage.py. Found a file that begins with ...
     """
     return ShardFormatError(
-        f"This is not {expected}, or it is cut off: {path}. Found {_found(path)}: "
+        f"This is not {expected}, or it is cut off: {file.name}. Found {_found(file)}: "
         f"{reason.rstrip('.')}. Download or write it again, or remove it from the dataset."
     )
 
 
-def _found(path: Path) -> str:
+def _found(file: ShardFile) -> str:
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            start = file.read(512)
-    except OSError:
+        start = bytes(file.read(0, 512))
+    except Exception:  # noqa: BLE001  the damage is the error to raise
         return "a file that cannot be read"
-    return f"{_kind(start)} of {size:,} bytes" if start else "an empty file"
+    return f"{_kind(start)} of {file.size:,} bytes" if start else "an empty file"
 
 
 def _kind(start: bytes) -> str:

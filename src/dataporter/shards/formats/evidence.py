@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from dataporter.errors import ShardChangedError
 from dataporter.shards.blocks import Block
+from dataporter.shards.shard_file import ShardFile
 
-_PROBE = 4096  # bytes at each end of a block
+PROBE = 4096  # bytes at each end of a block
 
 
 def evidence(parts: Iterable[bytes | memoryview]) -> int:
@@ -37,12 +38,29 @@ class Evidence:
         return int.from_bytes(self._digest.digest(), "little")
 
 
-def evidence_of_ends(data: memoryview, offset: int, size: int) -> int:
-    """Hash the size, the head and the tail of a run of bytes."""
+def ends(offset: int, size: int, head: int = PROBE) -> list[tuple[int, int]]:
+    """Return the ranges, each first byte and end, of the head and the tail of a run of bytes.
+
+    >>> ends(0, 10_000), ends(0, 5)
+    ([(0, 4096), (5904, 10000)], [(0, 5)])
+    """
     end = offset + size
-    head = data[offset : min(offset + _PROBE, end)]
-    tail = data[max(end - _PROBE, offset) : end]
-    return evidence([size.to_bytes(8, "little"), head, tail])
+    return (
+        [(offset, end)] if size <= head + PROBE else [(offset, offset + head), (end - PROBE, end)]
+    )
+
+
+def read_ends(
+    file: ShardFile, offset: int, size: int, head: int = PROBE
+) -> tuple[memoryview, memoryview]:
+    """Read the head and the tail, each byte once; both are the whole run if it is short."""
+    found = [file.read(begin, end - begin) for begin, end in ends(offset, size, head)]
+    return found[0], found[-1]
+
+
+def evidence_of_ends(head: memoryview, tail: memoryview, size: int) -> int:
+    """Hash the size, the head and the tail of a run of bytes."""
+    return evidence([size.to_bytes(8, "little"), head[:PROBE], tail[-PROBE:]])
 
 
 def require_whole(data: memoryview, block: Block) -> None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from dataporter.arguments import check_flag, check_int
 from dataporter.shards.blocks import Block, Scanned
+from dataporter.shards.shard_file import ShardFile
 
 Sample: TypeAlias = dict[str, Any]
 # The rows of an open block: row numbers of the block to samples, each a new dict.
@@ -45,7 +46,7 @@ class Format(ABC):
         self.options = options
 
     @abstractmethod
-    def scan(self, path: Path) -> Scanned:
+    def scan(self, file: ShardFile) -> Scanned:
         """Find the blocks and the schema of a file, or say what is wrong with it."""
 
     def check(self, schema: Mapping[str, Any]) -> None:  # noqa: B027  most accept any
@@ -55,9 +56,25 @@ class Format(ABC):
         """Return True if blocks are read by mmap as they lie in their file."""
         return True
 
-    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
-        """Write a block so that `open` can read it, as the only block of the file `to`."""
-        raise NotImplementedError
+    def shared_part(self, begin: int, end: int, size: int) -> tuple[int, int] | None:  # noqa: ARG002  few have one
+        """Return the first byte and the end of what `decode` reads for every block of a file.
+
+        It lies beside the blocks, which have bytes `begin` to `end` of the `size` bytes.
+        """
+        return None
+
+    def decode(
+        self,
+        file: ShardFile,
+        block: Block,
+        schema: Mapping[str, Any],  # noqa: ARG002  of use to those that decode
+        to: Path,
+    ) -> None:
+        """Write a block so that `open` can read it, as the only block of the file `to`.
+
+        Data elsewhere has every block decoded, local data only blocks that are not mapped.
+        """
+        file.copy(block.offset, block.size, to)
 
     @abstractmethod
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:

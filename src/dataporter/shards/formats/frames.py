@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from dataporter.shards.formats.compression import require_zstandard
@@ -39,19 +38,15 @@ def compression_of(start: bytes) -> str | None:
     return "zstd" if start.startswith(ZSTD) or is_skippable else None
 
 
-def pieces_of(path: Path, compression: str, offset: int, size: int) -> Iterator[Piece]:
-    """Decompress bytes of a file, which must begin and end with frames."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        yield from _pieces(file, compression, offset, offset + size)
+def pieces_of(file: BinaryIO, compression: str, position: int = 0) -> Iterator[Piece]:
+    """Decompress what is left of a file, which begins and ends with frames.
 
-
-def _pieces(file: BinaryIO, compression: str, position: int, stop: int) -> Iterator[Piece]:
-    """Yield pieces of frames up to `stop`. `position` is that of the first byte unread."""
+    `position` is that of its first byte, from which the ends of frames are counted.
+    """
     begin = _decompressor(compression)
     pending = b""
     while True:
-        pending = pending or file.read(min(STEP, stop - position))
+        pending = pending or file.read(STEP)
         if not pending:
             return
         if compression == "gzip" and not pending.strip(b"\0"):  # padding after the last member
@@ -61,7 +56,7 @@ def _pieces(file: BinaryIO, compression: str, position: int, stop: int) -> Itera
         frame = begin()
         while not frame.eof:
             if not pending:
-                pending = file.read(min(STEP, stop - position))
+                pending = file.read(STEP)
                 if not pending:
                     msg = "the compressed data ends in the middle of a frame"
                     raise BrokenFrameError(msg)

@@ -9,10 +9,11 @@ where in its frames the lines begin.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from dataporter.shards.formats.damage import damaged
 from dataporter.shards.formats.evidence import Evidence, evidence
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.formats.frames import BrokenFrameError, compression_of, pieces_of
+from dataporter.shards.shard_file import ShardFile
 
 # Lines are looked for when a block is opened, at about 1 ms for this many bytes.
 TARGET = 2 << 20  # bytes of lines in a block
@@ -39,48 +41,53 @@ class JsonLinesFormat(Format):
     name = "jsonl"
     fixes_schema = False
 
-    def scan(self, path: Path) -> Scanned:
-        with path.open("rb") as file:
-            start = file.read(4)
-        compression = compression_of(start)
-        if not start and path.suffix in {".gz", ".zst"}:
-            raise damaged(path, "compressed JSON lines", "nothing is in it")
-        lines = Lines(path)
-        if compression is None:
-            blocks = list(_plain_blocks(path, lines))
-        else:
-            try:
-                blocks = list(_frame_blocks(path, compression, lines))
-            except BrokenFrameError as error:
-                raise damaged(path, f"{compression} data", str(error)) from error
+    def scan(self, file: ShardFile) -> Scanned:
+        lines = Lines(file)
+        with file.open() as opened:
+            start = opened.read(4)
+            opened.seek(0)
+            compression = compression_of(start)
+            if not start and file.name.endswith((".gz", ".zst")):
+                raise damaged(file, "compressed JSON lines", "nothing is in it")
+            if compression is None:
+                blocks = list(_plain_blocks(opened, lines))
+            else:
+                try:
+                    blocks = list(_frame_blocks(opened, compression, lines))
+                except BrokenFrameError as error:
+                    raise damaged(file, f"{compression} data", str(error)) from error
         lines.finish()
         schema = {"columns": lines.columns, "compression": compression}
         warnings = []
         largest = max((block.decoded for block in blocks), default=0)
         if compression and largest > LARGE:
             warnings.append(
-                f"{path} has a block of {largest >> 20} MiB decompressed, since {compression} data "
-                "can only be read from the beginning of a frame. Write several frames, as by "
-                f"{'bgzip' if compression == 'gzip' else 'pzstd'}, or several files."
+                f"{file.name} has a block of {largest >> 20} MiB decompressed, since "
+                f"{compression} data can only be read from the beginning of a frame. Write several "
+                f"frames, as by {'bgzip' if compression == 'gzip' else 'pzstd'}, or several files."
             )
         return Scanned(tuple(block for block in blocks if block.rows), schema, tuple(warnings))
 
     def is_mapped(self, schema: Mapping[str, Any]) -> bool:
         return schema.get("compression") is None
 
-    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
-        try:
-            pieces = pieces_of(path, schema["compression"], block.offset, block.size)
-            text = b"".join(piece.text for piece in pieces)
-        except BrokenFrameError as error:
-            raise damaged(path, f"{schema['compression']} data", str(error)) from error
-        for start in (0, text.find(b"\n") + 1):
-            lines = memoryview(text)[start : start + block.decoded]
+    def decode(self, file: ShardFile, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+        compression, text = schema["compression"], file.read(block.offset, block.size)
+        starts = [0]
+        if compression is not None:
+            try:
+                pieces = pieces_of(io.BytesIO(text), compression, block.offset)
+                plain = b"".join(piece.text for piece in pieces)
+            except BrokenFrameError as error:
+                raise damaged(file, f"{compression} data", str(error)) from error
+            text, starts = memoryview(plain), [0, plain.find(b"\n") + 1]
+        for start in starts:
+            lines = text[start : start + block.decoded]
             if evidence([lines]) == block.checksum:
                 to.write_bytes(lines)
                 return
         msg = (
-            f"The file has changed since it was indexed: {path}, bytes {block.offset} to "
+            f"The file has changed since it was indexed: {file.name}, bytes {block.offset} to "
             f"{block.offset + block.size}. Restore the file, or build the index again."
         )
         raise ShardChangedError(msg)
@@ -112,8 +119,8 @@ class JsonLinesFormat(Format):
 class Lines:
     """The lines of a file as a scan meets them: checked, and the first one described."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, file: ShardFile) -> None:
+        self.file = file
         self.number = 0  # of lines so far, blank ones too
         self.position = 0  # in the text
         self.columns: dict[str, str] = {}
@@ -158,7 +165,7 @@ class Lines:
             row: dict[str, Any] = json.loads(line)
         except (ValueError, RecursionError) as error:
             msg = (
-                f"{wrong}: {self.path}, at byte {position}. Found {_short(line)}: {error}. "
+                f"{wrong}: {self.file.name}, at byte {position}. Found {_short(line)}: {error}. "
                 "Expected a JSON object in each line. Download or write the file again."
             )
             raise ShardFormatError(msg) from error
@@ -171,7 +178,7 @@ class Lines:
             reason += (
                 " (a file that is one JSON array has to be written as one object in each line)"
             )
-        return damaged(self.path, EXPECTED, reason)
+        return damaged(self.file, EXPECTED, reason)
 
 
 def line_bounds(text: bytes | memoryview) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -188,23 +195,22 @@ def line_bounds(text: bytes | memoryview) -> tuple[NDArray[np.int64], NDArray[np
     return starts[keep], ends[keep]
 
 
-def _plain_blocks(path: Path, lines: Lines) -> Iterator[Block]:
+def _plain_blocks(file: BinaryIO, lines: Lines) -> Iterator[Block]:
     offset = 0
-    with path.open("rb") as file:
-        while text := file.read(TARGET):
-            if not text.endswith(b"\n"):
-                text += file.readline()
-            yield Block(offset, len(text), lines.count(text), len(text), evidence([text]))
-            offset += len(text)
+    while text := file.read(TARGET):
+        if not text.endswith(b"\n"):
+            text += file.readline()
+        yield Block(offset, len(text), lines.count(text), len(text), evidence([text]))
+        offset += len(text)
 
 
-def _frame_blocks(path: Path, compression: str, lines: Lines) -> Iterator[Block]:
+def _frame_blocks(file: BinaryIO, compression: str, lines: Lines) -> Iterator[Block]:
     """Group frames into blocks of about TARGET bytes."""
     block = _Gathered(0)
     following: _Gathered | None = None  # begun by a frame that goes on with a line of `block`
     rest: list[bytes] = []  # the beginning of a line
     end = 0
-    for text, frame_end in pieces_of(path, compression, 0, path.stat().st_size):
+    for text, frame_end in pieces_of(file, compression):
         cut = text.find(b"\n") + 1 if following else 0
         last = text.rfind(b"\n") + 1
         if following and cut:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from dataporter.errors import ShardFormatError, ShardsNotFoundError
+from dataporter.shards.shard_file import ShardFile
 
 INDEX = "index.json"
 
@@ -21,37 +22,35 @@ INDEX = "index.json"
 class ListedFolder:
     """A folder with an index, as it was at a time. It serves as the key of a cache."""
 
-    path: Path
-    modified: int  # of the index, nanoseconds
+    index: str  # its name
+    version: str
     size: int
-
-    @property
-    def index(self) -> Path:
-        return self.path / INDEX
+    file: ShardFile = field(compare=False, repr=False)
 
 
-def listed_folder(path: Path) -> ListedFolder:
-    """Find the index of a folder."""
-    try:
-        facts = (path / INDEX).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        msg = (
-            f"{path / INDEX} is missing. It lists the shards of the folder: copy it from where "
-            f"the data came from, or write the dataset again."
-        )
-        raise ShardsNotFoundError(msg) from None
-    return ListedFolder(path, facts.st_mtime_ns, facts.st_size)
+class Listing(NamedTuple):
+    """The folder whose index lists a shard, and the name that the shard has there."""
+
+    folder: ListedFolder
+    name: str
 
 
-def folder_of(shard: Path) -> ListedFolder:
+def folder_of(shard: ShardFile) -> Listing:
     """Find the folder whose index lists a shard: its own, or the one above.
 
     Where several processes have written a dataset, each may have a folder of its own.
     """
-    above = shard.parent.parent
-    if not (shard.parent / INDEX).exists() and (above / INDEX).exists():
-        return listed_folder(above)
-    return listed_folder(shard.parent)
+    parts = PurePath(shard.name).parts
+    for path, depth in ((INDEX, 1), (f"../{INDEX}", 2)):
+        index = shard.beside(path)
+        if index is not None:
+            folder = ListedFolder(index.name, index.version, index.size, index)
+            return Listing(folder, "/".join(parts[-depth:]))
+    msg = (
+        f"{INDEX} is missing beside {shard.name}. It lists the shards of the folder: copy it from "
+        f"where the data came from, or write the dataset again."
+    )
+    raise ShardsNotFoundError(msg)
 
 
 def damaged_index(folder: ListedFolder, found: str, expected: str) -> ShardFormatError:
@@ -62,43 +61,31 @@ def damaged_index(folder: ListedFolder, found: str, expected: str) -> ShardForma
     )
 
 
-def not_listed(shard: Path, folder: ListedFolder) -> ShardFormatError:
+def not_listed(shard: ShardFile, folder: ListedFolder) -> ShardFormatError:
     """Make the error for a file that the index of its folder does not have."""
     return ShardFormatError(
-        f"{shard} is not listed in {folder.index}. Leave the file out, or copy the index that "
+        f"{shard.name} is not listed in {folder.index}. Leave the file out, or copy the index that "
         f"belongs to it."
     )
 
 
-def not_there(shard: Path, folder: ListedFolder) -> ShardsNotFoundError:
-    """Make the error for a file that the index has and the folder has not."""
-    return ShardsNotFoundError(
-        f"{shard} is missing, although {folder.index} lists it. Copy it from where the data came "
-        f"from."
-    )
-
-
-def size_as_listed(shard: Path, expected: int, folder: ListedFolder) -> int:
-    """Return the size of a shard, or raise if its index announces another."""
-    try:
-        size = shard.stat().st_size
-    except FileNotFoundError:
-        raise not_there(shard, folder) from None
-    if size != expected:
-        word = "truncated" if size < expected else "too long"
+def require_size(shard: ShardFile, expected: int, folder: ListedFolder) -> None:
+    """Raise if the index announces another size of a shard."""
+    if shard.size != expected:
+        word = "truncated" if shard.size < expected else "too long"
         msg = (
-            f"{shard} is {word}: it has {size:,} bytes, but {folder.index} announces "
+            f"{shard.name} is {word}: it has {shard.size:,} bytes, but {folder.index} announces "
             f"{expected:,}. Copy the file again."
         )
         raise ShardFormatError(msg)
-    return size
 
 
 @functools.lru_cache(maxsize=16)
 def parse_index(folder: ListedFolder) -> dict[str, Any]:
     """Parse an index. It is parsed again only after it has changed."""
+    raw = bytes(folder.file.read(0, folder.size))
     try:
-        parsed = json.loads(folder.index.read_bytes())
+        parsed = json.loads(raw)
     except ValueError as error:
         raise damaged_index(folder, f"is damaged ({error})", "JSON") from error
     if not isinstance(parsed, dict):

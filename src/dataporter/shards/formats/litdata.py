@@ -11,9 +11,7 @@ the column "tokens", and are cut into blocks of about 8 MiB.
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,15 @@ from dataporter.errors import OptionError, ShardChangedError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats import litdata_packing as packing
 from dataporter.shards.formats.chosen import check_columns
-from dataporter.shards.formats.evidence import evidence_of_ends, require_whole
-from dataporter.shards.formats.format import Format, Rows
-from dataporter.shards.formats.listed import (
-    ListedFolder,
-    folder_of,
-    not_listed,
-    not_there,
-    size_as_listed,
+from dataporter.shards.formats.evidence import (
+    PROBE,
+    ends,
+    evidence_of_ends,
+    read_ends,
+    require_whole,
 )
+from dataporter.shards.formats.format import Format, Rows
+from dataporter.shards.formats.listed import folder_of, not_listed, require_size
 from dataporter.shards.formats.litdata_index import Chunk, litdata_index
 from dataporter.shards.formats.litdata_rows import (
     Column,
@@ -43,6 +41,7 @@ from dataporter.shards.formats.litdata_values import Tree, leaf_decoder, parse_t
 from dataporter.shards.formats.row_offsets import row_offsets, size_of_head
 from dataporter.shards.formats.tokens import COLUMN as TOKENS
 from dataporter.shards.formats.tokens import cut_windows, left_out_warnings, windows_of
+from dataporter.shards.shard_file import ShardFile
 
 
 class LitDataFormat(Format):
@@ -51,53 +50,56 @@ class LitDataFormat(Format):
     name = "litdata"
     scan_options = ("window",)
 
-    def scan(self, path: Path) -> Scanned:
-        folder = folder_of(path)
+    def scan(self, file: ShardFile) -> Scanned:
+        folder, name = folder_of(file)
         index = litdata_index(folder)
-        chunk = index.chunks.get(path.relative_to(folder.path).as_posix())
+        chunk = index.chunks.get(name)
         if chunk is None:
-            raise not_listed(path, folder)
+            raise not_listed(file, folder)
+        if not file.size:
+            msg = f"{file.name} is empty, but {folder.index} lists rows for it. Copy it again."
+            raise ShardFormatError(msg)
         schema = {**index.layout._asdict(), "arrow": False}
         schema["columns"] = {
             name: schema["leaves"][first : first + tree.leaves]
             for name, tree, first in _columns(schema)
         }
         if schema["packing"] != "chunk":  # the index has no size for a file compressed as a whole
-            size_as_listed(path, chunk.size, folder)
-        with _mapped(path, folder) as data:
-            if schema["tokens"]:
-                return self._scan_tokens(path, data, chunk, schema)
-            if schema["packing"] is None:
-                _require_rows(data, chunk.rows, path)
-                schema["arrow"] = end_of_rows(data) != len(data)
-            decoded = _plain_size(path, data, chunk, schema["packing"])
-            checksum = evidence_of_ends(data, 0, len(data))
-            block = Block(0, len(data), chunk.rows, decoded, checksum)
-        return Scanned((block,), schema)
+            require_size(file, chunk.size, folder)
+        if schema["tokens"]:
+            return self._scan_tokens(file, chunk, schema)
+        longest = max(packing.size_of_head(schema["packing"], chunk.rows), PROBE)
+        file.expect(ends(0, file.size, longest))
+        head, tail = read_ends(file, 0, file.size, longest)
+        if schema["packing"] is None:
+            end = end_of_rows(tail, file.size)
+            _require_rows(head, chunk.rows, end, file)
+            schema["arrow"] = end != file.size
+        decoded = _plain_size(file, head, chunk, schema["packing"])
+        checksum = evidence_of_ends(head, tail, file.size)
+        return Scanned((Block(0, file.size, chunk.rows, decoded, checksum),), schema)
 
-    def _scan_tokens(
-        self, path: Path, data: memoryview, chunk: Chunk, schema: dict[str, Any]
-    ) -> Scanned:
+    def _scan_tokens(self, file: ShardFile, chunk: Chunk, schema: dict[str, Any]) -> Scanned:
         if schema["packing"] is not None:
             msg = (
-                f"{path} has compressed tokens, which cannot be read. Write the dataset again "
+                f"{file.name} has compressed tokens, which cannot be read. Write the dataset again "
                 f"without compression."
             )
             raise OptionError(msg)
-        _require_rows(data, chunk.rows, path)
-        width = token_width(schema["leaves"][0])
         start = size_of_head(chunk.rows)
+        _require_rows(file.read(0, start), chunk.rows, file.size, file)
+        width = token_width(schema["leaves"][0])
         tokens = chunk.tokens or 0
-        if len(data) - start != tokens * width:
+        if file.size - start != tokens * width:
             msg = (
-                f"{path} has {len(data) - start:,} bytes of tokens, but its index announces "
+                f"{file.name} has {file.size - start:,} bytes of tokens, but its index announces "
                 f"{tokens:,} tokens of {width} bytes. Copy the file again, with its index."
             )
             raise ShardFormatError(msg)
-        rows = windows_of(path, tokens, self.options.window)
+        rows = windows_of(file.name, tokens, self.options.window)
         window = self.options.window or 0
-        blocks = cut_windows(data, start, rows, window * width)
-        warnings = left_out_warnings(path, tokens, window)
+        blocks = cut_windows(file, start, rows, window * width)
+        warnings = left_out_warnings(file.name, tokens, window)
         return Scanned(blocks, {**schema, "window": window}, warnings)
 
     def check(self, schema: Mapping[str, Any]) -> None:
@@ -108,13 +110,17 @@ class LitDataFormat(Format):
     def is_mapped(self, schema: Mapping[str, Any]) -> bool:
         return schema["packing"] is None
 
-    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
-        data = memoryview(path.read_bytes())
+    def decode(self, file: ShardFile, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+        level = schema["packing"]
+        if level is None:
+            super().decode(file, block, schema, to)
+            return
+        data = file.read(0, block.size)
         try:
-            plain = packing.unpack(data, schema["packing"], block.rows, block.decoded)
+            plain = memoryview(packing.unpack(data, level, block.rows, block.decoded))
         except ValueError as error:
-            raise _damaged_packing(path, schema["packing"], error) from error
-        _require_rows(memoryview(plain), block.rows, path)
+            raise _damaged_packing(file, level, error) from error
+        _require_rows(plain, block.rows, end_of_rows(plain, len(plain)), file)
         to.write_bytes(plain)
 
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
@@ -122,7 +128,7 @@ class LitDataFormat(Format):
         if schema["tokens"]:
             return token_rows(data, block.offset, schema["leaves"][0], schema["window"])
         data = data[: block.size]
-        end = end_of_rows(data)
+        end = end_of_rows(data, len(data))
         offsets = row_offsets(data, block.rows, end=end)
         if offsets is None:
             msg = (
@@ -161,44 +167,27 @@ def _columns(schema: Mapping[str, Any]) -> list[tuple[str, Tree, int]]:
     return columns
 
 
-@contextmanager
-def _mapped(path: Path, folder: ListedFolder) -> Iterator[memoryview]:
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        raise not_there(path, folder) from None
-    with file:
-        if not path.stat().st_size:
-            msg = f"{path} is empty, but {folder.index} lists rows for it. Copy the file again."
-            raise ShardFormatError(msg)
-        with (
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as data,
-        ):
-            yield data
-
-
-def _plain_size(path: Path, data: memoryview, chunk: Chunk, level: str | None) -> int:
+def _plain_size(file: ShardFile, head: memoryview, chunk: Chunk, level: str | None) -> int:
     """Return the size of the plain chunk."""
     if level is None:
-        return len(data)
+        return file.size
     try:
-        return packing.unpacked_size(data, level, chunk.rows) or chunk.size
+        return packing.unpacked_size(file, head, level, chunk.rows) or chunk.size
     except ValueError as error:
-        raise _damaged_packing(path, level, error) from error
+        raise _damaged_packing(file, level, error) from error
 
 
-def _require_rows(data: memoryview, rows: int, path: Path) -> None:
-    """Raise unless a plain chunk begins with the offsets of its rows."""
-    if row_offsets(data, rows, end=end_of_rows(data)) is None:
+def _require_rows(head: memoryview, rows: int, end: int, file: ShardFile) -> None:
+    """Raise unless a plain chunk begins with the offsets of its rows, the last up to `end`."""
+    if row_offsets(head, rows, end=end) is None:
         msg = (
-            f"{path} does not begin with the offsets of {rows:,} rows, which its index announces. "
-            f"It is damaged, or no LitData chunk. Copy the file again."
+            f"{file.name} does not begin with the offsets of {rows:,} rows, which its index "
+            f"announces. It is damaged, or no LitData chunk. Copy the file again."
         )
         raise ShardFormatError(msg)
 
 
-def _damaged_packing(path: Path, level: str, error: ValueError) -> ShardFormatError:
+def _damaged_packing(file: ShardFile, level: str, error: ValueError) -> ShardFormatError:
     return ShardFormatError(
-        f"{path} cannot be decompressed (zstd by {level}): {error}. Copy the file again."
+        f"{file.name} cannot be decompressed (zstd by {level}): {error}. Copy the file again."
     )

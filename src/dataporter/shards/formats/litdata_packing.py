@@ -19,7 +19,9 @@ from itertools import pairwise
 import numpy as np
 
 from dataporter.shards.formats.compression import decompress_zstd, require_zstandard
-from dataporter.shards.formats.row_offsets import head_of, row_offsets, size_of_head
+from dataporter.shards.formats.row_offsets import head_of, row_offsets
+from dataporter.shards.formats.row_offsets import size_of_head as size_of_offsets
+from dataporter.shards.shard_file import ShardFile
 
 LEVELS = ("chunk", "batch", "sample")
 _MAGIC = b"LDFZ01\0\0"
@@ -29,17 +31,25 @@ _LARGEST = 2**32  # bytes of a chunk, whose offsets have 32 bits
 _FRAME = struct.Struct("<IIQII")
 
 
-def unpacked_size(data: memoryview, level: str, rows: int) -> int | None:
+def size_of_head(level: str | None, rows: int) -> int:
+    """Return the bytes at the beginning of a chunk that tell where its rows or frames lie."""
+    if level == "batch":
+        return _PREFIX.size + 4 * (rows + 1) + _FRAME.size * rows  # a frame has a row or more
+    return 0 if level == "chunk" else size_of_offsets(rows)
+
+
+def unpacked_size(file: ShardFile, head: memoryview, level: str, rows: int) -> int | None:
     """Return the size of the plain chunk, None if only the index knows it."""
     if level == "chunk":
         return None
     if level == "batch":
-        sizes, _ = _frame_table(data, rows)
-        return size_of_head(rows) + sum(sizes)
-    total = size_of_head(rows)
-    for begin, end in pairwise(_offsets(data, rows)):
-        total += _content_size(data[begin:end])
-    return total
+        sizes, _ = _frame_table(head, rows, file.size)
+        return size_of_offsets(rows) + sum(sizes)
+    frames = list(pairwise(_offsets(head, rows, file.size)))
+    heads = [(begin, min(begin + _LONGEST_FRAME_HEAD, end)) for begin, end in frames]
+    file.expect(heads)
+    sizes = [_content_size(file.read(begin, end - begin)) for begin, end in heads]
+    return size_of_offsets(rows) + sum(sizes)
 
 
 def unpack(data: memoryview, level: str, rows: int, size: int) -> bytes:
@@ -47,26 +57,31 @@ def unpack(data: memoryview, level: str, rows: int, size: int) -> bytes:
     if level == "chunk":
         return _decompress(data, size)
     if level == "batch":
-        sizes, frames = _frame_table(data, rows)
+        sizes, frames = _frame_table(data, rows, len(data))
         bodies = [_decompress(data[at : at + packed], plain) for at, packed, plain in frames]
         return head_of(sizes) + b"".join(bodies)
     parts = [
         _decompress(data[begin:end], _content_size(data[begin:end]))
-        for begin, end in pairwise(_offsets(data, rows))
+        for begin, end in pairwise(_offsets(data, rows, len(data)))
     ]
     return head_of([len(part) for part in parts]) + b"".join(parts)
 
 
-def _offsets(data: memoryview, rows: int) -> list[int]:
-    offsets = row_offsets(data, rows)
+def _offsets(head: memoryview, rows: int, size: int) -> list[int]:
+    offsets = row_offsets(head, rows, end=size)
     if offsets is None:
         msg = f"it does not begin with the offsets of {rows:,} rows"
         raise ValueError(msg)
     return offsets
 
 
-def _frame_table(data: memoryview, rows: int) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """Return the size of each row, and of each frame its offset, size and plain size."""
+def _frame_table(
+    data: memoryview, rows: int, file_size: int
+) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Return the size of each row, and of each frame its offset, size and plain size.
+
+    `data` begins with the table, and may end before the file does.
+    """
     if len(data) < _PREFIX.size or data[: len(_MAGIC)] != _MAGIC:
         msg = "it does not begin with LDFZ01"
         raise ValueError(msg)
@@ -85,7 +100,7 @@ def _frame_table(data: memoryview, rows: int) -> tuple[list[int], list[tuple[int
     for i in range(number):
         first, count, at, packed, plain = _FRAME.unpack_from(data, table + i * _FRAME.size)
         expected = sum(sizes[first : first + count])
-        if first != counted or plain != expected or at + packed > len(data):
+        if first != counted or plain != expected or at + packed > file_size:
             msg = f"frame {i:,} of its table is damaged or cut off"
             raise ValueError(msg)
         counted += count
@@ -98,11 +113,8 @@ def _frame_table(data: memoryview, rows: int) -> tuple[list[int], list[tuple[int
 
 def _content_size(frame: memoryview) -> int:
     zstandard = require_zstandard()
-    # A copy: an error must not keep the file mapped by its traceback.
-    head = bytes(frame[:_LONGEST_FRAME_HEAD])
-    frame.release()
     try:
-        size = int(zstandard.get_frame_parameters(head).content_size)
+        size = int(zstandard.get_frame_parameters(frame[:_LONGEST_FRAME_HEAD]).content_size)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
     if size > _LARGEST:

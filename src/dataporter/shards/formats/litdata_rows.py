@@ -82,18 +82,21 @@ def token_rows(data: memoryview, offset: int, data_format: str, window: int) -> 
     return rows
 
 
-def end_of_rows(data: memoryview) -> int:
-    """Return the end of the plain rows: of the chunk, or the start of its Arrow file."""
-    if len(data) >= _ARROW_TAIL.size:
-        size, magic = _ARROW_TAIL.unpack_from(data, len(data) - _ARROW_TAIL.size)
+def end_of_rows(tail: memoryview, size: int) -> int:
+    """Return the end of the plain rows: of the chunk, or the start of its Arrow file.
+
+    `tail` is the end of the chunk, or all of it, and `size` the bytes of the chunk.
+    """
+    if len(tail) >= _ARROW_TAIL.size:
+        arrow_size, magic = _ARROW_TAIL.unpack_from(tail, len(tail) - _ARROW_TAIL.size)
         if magic == _ARROW_MAGIC:
-            return len(data) - _ARROW_TAIL.size - int(size)
-    return len(data)
+            return size - _ARROW_TAIL.size - int(arrow_size)
+    return size
 
 
 def arrow_rows(data: memoryview, rows: int, columns: tuple[str, ...] | None) -> Rows:
     """Open the rows in the Arrow file at the end of a chunk."""
-    table = _arrow_table(data[end_of_rows(data) : len(data) - _ARROW_TAIL.size])
+    table = _arrow_table(data[end_of_rows(data, len(data)) : len(data) - _ARROW_TAIL.size])
     if table.num_rows != rows:
         msg = (
             f"The chunk has {table.num_rows:,} rows in its Arrow file, but {rows:,} were indexed. "

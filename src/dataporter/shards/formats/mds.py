@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import mmap
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,14 @@ from dataporter.errors import ShardChangedError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.compression import decompress, require_known
-from dataporter.shards.formats.evidence import evidence, evidence_of_ends, require_whole
+from dataporter.shards.formats.evidence import (
+    PROBE,
+    ends,
+    evidence,
+    evidence_of_ends,
+    read_ends,
+    require_whole,
+)
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.formats.listed import (
     ListedFolder,
@@ -31,10 +37,11 @@ from dataporter.shards.formats.listed import (
     folder_of,
     not_listed,
     parse_index,
-    size_as_listed,
+    require_size,
 )
 from dataporter.shards.formats.mds_encodings import Decode, decoder
-from dataporter.shards.formats.row_offsets import row_offsets
+from dataporter.shards.formats.row_offsets import row_offsets, size_of_head
+from dataporter.shards.shard_file import ShardFile
 
 _VERSION = 2
 
@@ -60,23 +67,23 @@ class MdsFormat(Format):
 
     name = "mds"
 
-    def scan(self, path: Path) -> Scanned:
-        folder, shard, file = _find(path)
-        size = size_as_listed(path, file.size, folder)
-        algorithm = shard.compression if file is shard.packed else None
+    def scan(self, file: ShardFile) -> Scanned:
+        folder, shard, listed = _find(file)
+        require_size(file, listed.size, folder)
+        algorithm = shard.compression if listed is shard.packed else None
         schema = {
             "columns": shard.columns,
             "order": list(shard.columns),  # of the values in a row
             "compression": algorithm,
         }
         if algorithm is not None:
-            require_known(algorithm, path)
+            require_known(algorithm, file.name)
         if not shard.rows:
             return Scanned((), schema)
-        checksum = evidence([json.dumps(file.hashes, sort_keys=True).encode()])
+        checksum = evidence([json.dumps(listed.hashes, sort_keys=True).encode()])
         if algorithm is None:
-            checksum ^= _check_raw(path, shard.rows)
-        return Scanned((Block(0, size, shard.rows, shard.raw.size, checksum),), schema)
+            checksum ^= _check_raw(file, shard.rows)
+        return Scanned((Block(0, file.size, shard.rows, shard.raw.size, checksum),), schema)
 
     def check(self, schema: Mapping[str, Any]) -> None:
         known = {name: encoding for name, (encoding, _) in schema["columns"].items()}
@@ -87,15 +94,17 @@ class MdsFormat(Format):
     def is_mapped(self, schema: Mapping[str, Any]) -> bool:
         return schema["compression"] is None
 
-    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
-        _, shard, file = _find(path)
-        data = path.read_bytes()
-        _check_hashes(data, file, path)
-        raw = decompress(data, schema["compression"], path, block.decoded)
-        _check_hashes(raw, shard.raw, path)
-        if row_offsets(memoryview(raw), block.rows) is None:
-            raise _no_shard(path, block.rows)
-        to.write_bytes(raw)
+    def decode(self, file: ShardFile, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+        _, shard, listed = _find(file)
+        data = file.read(0, block.size)
+        _check_hashes(data, listed, file)
+        if schema["compression"] is not None:
+            raw = decompress(data, schema["compression"], file.name, block.decoded)
+            _check_hashes(raw, shard.raw, file)
+            data = memoryview(raw)
+        if row_offsets(data, block.rows) is None:
+            raise _no_shard(file, block.rows)
+        to.write_bytes(data)
 
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
         require_whole(data, block)
@@ -201,53 +210,49 @@ def _parse_file(entry: dict[str, Any]) -> _File:
 
 
 @functools.lru_cache(maxsize=16)
-def _by_path(folder: ListedFolder) -> dict[Path, tuple[_Shard, _File]]:
+def _by_name(folder: ListedFolder) -> dict[str, tuple[_Shard, _File]]:
     return {
-        folder.path / file.name: (shard, file)
+        file.name: (shard, file)
         for shard in _shards(folder)
         for file in (shard.raw, shard.packed)
         if file is not None
     }
 
 
-def _find(path: Path) -> tuple[ListedFolder, _Shard, _File]:
-    folder = folder_of(path)
-    if path not in _by_path(folder):
-        raise not_listed(path, folder)
-    return folder, *_by_path(folder)[path]
+def _find(file: ShardFile) -> tuple[ListedFolder, _Shard, _File]:
+    folder, name = folder_of(file)
+    if name not in _by_name(folder):
+        raise not_listed(file, folder)
+    return folder, *_by_name(folder)[name]
 
 
-def _check_hashes(data: bytes, file: _File, path: Path) -> None:
+def _check_hashes(data: bytes | memoryview, listed: _File, file: ShardFile) -> None:
     """Compare a file with the hashes in its index, as far as Python has their algorithms."""
-    for algorithm, expected in file.hashes.items():
+    for algorithm, expected in listed.hashes.items():
         if algorithm in hashlib.algorithms_available and not algorithm.startswith("shake"):
             found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
             if found != expected:
                 msg = (
-                    f"{path} is damaged: the {algorithm} of {file.name} is {found}, but its index "
-                    f"has {expected}. Copy the file again."
+                    f"{file.name} is damaged: the {algorithm} of {listed.name} is {found}, but "
+                    f"its index has {expected}. Copy the file again."
                 )
                 raise ShardFormatError(msg)
 
 
-def _check_raw(path: Path, rows: int) -> int:
+def _check_raw(file: ShardFile, rows: int) -> int:
     """Raise unless a raw file begins with the offsets of its rows; return its evidence."""
-    if not path.stat().st_size:
-        raise _no_shard(path, rows)
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as data,
-    ):
-        if row_offsets(data, rows) is None:
-            raise _no_shard(path, rows)
-        return evidence_of_ends(data, 0, len(data))
+    longest = max(size_of_head(rows), PROBE)
+    file.expect(ends(0, file.size, longest))
+    head, tail = read_ends(file, 0, file.size, longest)
+    if row_offsets(head, rows, end=file.size) is None:
+        raise _no_shard(file, rows)
+    return evidence_of_ends(head, tail, file.size)
 
 
-def _no_shard(path: Path, rows: int) -> ShardFormatError:
+def _no_shard(file: ShardFile, rows: int) -> ShardFormatError:
     return ShardFormatError(
-        f"{path} does not begin with the offsets of {rows:,} rows, which its index announces. It "
-        f"is damaged, or no MDS shard. Copy the file again."
+        f"{file.name} does not begin with the offsets of {rows:,} rows, which its index announces. "
+        f"It is damaged, or no MDS shard. Copy the file again."
     )
 
 

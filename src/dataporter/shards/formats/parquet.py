@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataporter.errors import ShardChangedError, ShardFormatError
-from dataporter.mapping import map_file
+from dataporter.errors import ShardChangedError, ShardError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.arrow import open_batches, write_decoded
 from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.columns import describe
 from dataporter.shards.formats.damage import damaged
-from dataporter.shards.formats.evidence import evidence, evidence_of_ends
+from dataporter.shards.formats.evidence import evidence
 from dataporter.shards.formats.format import Format, Rows
+from dataporter.shards.formats.pyarrow_file import pyarrow_file
+from dataporter.shards.shard_file import ShardFile
 
 EXPECTED = "a Parquet file"
 MAGIC = b"PAR1"
@@ -37,17 +38,18 @@ class ParquetFormat(Format):
     name = "parquet"
     scan_options = ("columns",)  # the decoded bytes of a block are those of the columns read
 
-    def scan(self, path: Path) -> Scanned:
-        footer = _read_footer(path)
+    def scan(self, file: ShardFile) -> Scanned:
+        footer = _read_footer(file)
         try:
-            blocks = list(self._blocks(path, footer))
+            blocks = list(self._blocks(file, footer))
         except DAMAGE as error:
-            raise damaged(path, EXPECTED, f"its footer cannot be read: {error}") from error
+            raise damaged(file, EXPECTED, f"its footer cannot be read: {error}") from error
         rows = sum(block.rows for block in blocks)
         if rows != footer.metadata.num_rows:
             reason = f"the row groups have {rows} rows, the file {footer.metadata.num_rows}"
-            raise damaged(path, EXPECTED, reason)
-        return Scanned(tuple(blocks), {"columns": footer.columns}, _warnings(path, footer, blocks))
+            raise damaged(file, EXPECTED, reason)
+        warnings = _warnings(file.name, footer, blocks)
+        return Scanned(tuple(blocks), {"columns": footer.columns}, warnings)
 
     def check(self, schema: Mapping[str, Any]) -> None:
         check_columns(self.options.columns, schema["columns"])
@@ -56,59 +58,67 @@ class ParquetFormat(Format):
         del schema
         return False
 
-    def decode(self, path: Path, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+    def shared_part(self, begin: int, end: int, size: int) -> tuple[int, int] | None:
+        del begin
+        return end, size  # the footer
+
+    def decode(self, file: ShardFile, block: Block, schema: Mapping[str, Any], to: Path) -> None:
         del schema
         columns = self.options.columns
         try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                number = _find(path, file.metadata, block)
-                wanted = None if columns is None else list(columns)
-                table = file.read_row_group(number, columns=wanted, use_threads=False)
+            metadata = _parsed(_raw_footer(file, END))
+            number = _find(file.name, metadata, block)
+            chosen = self._chosen_chunks(metadata.row_group(number))
+            file.expect([_bytes_of(chunk) for chunk in chosen])
+            opened = pq.ParquetFile(
+                pyarrow_file(file), metadata=metadata, page_checksum_verification=True
+            )
+            wanted = None if columns is None else list(columns)
+            table = opened.read_row_group(number, columns=wanted, use_threads=False)
         except DAMAGE as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # of the system, not of the file's contents
+            if isinstance(error, ShardError) or getattr(error, "errno", None) is not None:
+                raise  # of the system or the storage, not of the file's contents
             msg = (
-                f"A row group cannot be decoded: {path}, the one at byte {block.offset}. Found "
-                f"damaged or unsupported data: {str(error).rstrip('.')}. Download or write the "
-                "file again."
+                f"A row group cannot be decoded: {file.name}, the one at byte {block.offset}. "
+                f"Found damaged or unsupported data: {str(error).rstrip('.')}. Download or write "
+                "the file again."
             )
             raise ShardFormatError(msg) from error
         if table.num_rows != block.rows:
-            raise _changed(path, block, f"it has {table.num_rows} rows")
-        write_decoded(path, table.to_batches(), self.options, to)
+            raise _changed(file.name, block, f"it has {table.num_rows} rows")
+        write_decoded(file.name, table.to_batches(), self.options, to)
 
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
         del schema
         return open_batches(data, block, self.options)
 
-    def _blocks(self, path: Path, footer: Footer) -> Iterator[Block]:
-        with path.open("rb") as file:
-            data = map_file(file.fileno())
+    def _blocks(self, file: ShardFile, footer: Footer) -> Iterator[Block]:
         for number in range(footer.metadata.num_row_groups):
             group = footer.metadata.row_group(number)
             if group.num_rows:
-                block = self._block(path, footer, number, group)
-                # The footer may be the same over other values.
-                ends = evidence_of_ends(data, block.offset, block.size)
-                both = [block.checksum.to_bytes(8, "little"), ends.to_bytes(8, "little")]
-                yield block._replace(checksum=evidence(both))
+                yield self._block(file, footer, number, group)
 
-    def _block(self, path: Path, footer: Footer, number: int, group: pq.RowGroupMetaData) -> Block:
+    def _block(
+        self, file: ShardFile, footer: Footer, number: int, group: pq.RowGroupMetaData
+    ) -> Block:
         start = end = -1
         decoded = 0.0
         for place in range(group.num_columns):
             column = group.column(place)
-            first = _first_byte(column)
-            last = first + column.total_compressed_size
+            first, last = _bytes_of(column)
             if not len(MAGIC) <= first <= last <= footer.offset:
                 reason = f"row group {number} has a column at bytes {first} to {last}"
-                raise damaged(path, EXPECTED, reason)
+                raise damaged(file, EXPECTED, reason)
             start = first if start < 0 else min(start, first)
             end = max(end, last)
             if self._is_chosen(column.path_in_schema):
                 decoded += _decoded_bytes(column, group.num_rows)
         checksum = evidence([footer.digest, number.to_bytes(8, "little")])
         return Block(max(start, 0), max(end - start, 0), group.num_rows, int(decoded), checksum)
+
+    def _chosen_chunks(self, group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
+        columns = map(group.column, range(group.num_columns))
+        return [column for column in columns if self._is_chosen(column.path_in_schema)]
 
     def _is_chosen(self, path_in_schema: str) -> bool:
         columns = self.options.columns
@@ -126,28 +136,39 @@ class Footer(NamedTuple):
     columns: dict[str, str]
 
 
-def _read_footer(path: Path) -> Footer:
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(size - TAIL, 0))
-        tail = file.read()
-        if len(tail) < END or tail[-4:] != MAGIC:
-            if tail[-4:] == b"PARE":
-                raise damaged(path, EXPECTED, "its footer is encrypted, which is not supported")
-            raise damaged(path, EXPECTED, f"it ends with {tail[-4:]!r} instead of b'PAR1'")
-        length = int.from_bytes(tail[-END:-4], "little") + END
-        if length > size - 4:
-            raise damaged(path, EXPECTED, f"its footer has {length} of {size} bytes")
-        if length > len(tail):
-            file.seek(size - length)
-            tail = file.read()
-    raw = tail[-length:]
+def _read_footer(file: ShardFile) -> Footer:
+    raw = _raw_footer(file, TAIL)
     try:
-        metadata = pq.read_metadata(pa.BufferReader(MAGIC + raw))
-        columns = describe(metadata.schema.to_arrow_schema(), path)
+        metadata = _parsed(raw)
+        columns = describe(metadata.schema.to_arrow_schema(), file.name)
     except DAMAGE as error:
-        raise damaged(path, EXPECTED, f"its footer cannot be read: {error}") from error
-    return Footer(blake2b(raw).digest(), size - length, metadata, columns)
+        raise damaged(file, EXPECTED, f"its footer cannot be read: {error}") from error
+    return Footer(blake2b(raw).digest(), file.size - len(raw), metadata, columns)
+
+
+def _raw_footer(file: ShardFile, at_first: int) -> bytes:
+    """Read the footer up to the end of the file; `at_first` so many bytes, then the rest."""
+    tail = bytes(file.read(max(file.size - at_first, 0), at_first))
+    if len(tail) < END or tail[-4:] != MAGIC:
+        if tail[-4:] == b"PARE":
+            raise damaged(file, EXPECTED, "its footer is encrypted, which is not supported")
+        raise damaged(file, EXPECTED, f"it ends with {tail[-4:]!r} instead of b'PAR1'")
+    length = int.from_bytes(tail[-END:-4], "little") + END
+    if length > file.size - 4:
+        raise damaged(file, EXPECTED, f"its footer has {length} of {file.size} bytes")
+    if length > len(tail):
+        tail = bytes(file.read(file.size - length, length - len(tail))) + tail
+    return tail[-length:]
+
+
+def _parsed(footer: bytes) -> pq.FileMetaData:
+    return pq.read_metadata(pa.BufferReader(MAGIC + footer))
+
+
+def _bytes_of(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return the first byte and the end of a column in a row group."""
+    first = _first_byte(column)
+    return first, first + column.total_compressed_size
 
 
 def _first_byte(column: pq.ColumnChunkMetaData) -> int:
@@ -182,7 +203,7 @@ def _length_by_statistics(column: pq.ColumnChunkMetaData) -> float:
     return sum(len(end) for end in ends if isinstance(end, bytes | str)) / 2
 
 
-def _find(path: Path, metadata: pq.FileMetaData, block: Block) -> int:
+def _find(name: str, metadata: pq.FileMetaData, block: Block) -> int:
     """Return the number of the row group that a block is."""
     end = block.offset + block.size
     for number in range(metadata.num_row_groups):
@@ -195,17 +216,17 @@ def _find(path: Path, metadata: pq.FileMetaData, block: Block) -> int:
         columns = map(group.column, range(group.num_columns))
         if min(map(_first_byte, columns), default=0) == block.offset:
             return number
-    raise _changed(path, block, "no row group begins there")
+    raise _changed(name, block, "no row group begins there")
 
 
-def _changed(path: Path, block: Block, found: str) -> ShardChangedError:
+def _changed(name: str, block: Block, found: str) -> ShardChangedError:
     return ShardChangedError(
-        f"The file has changed since it was indexed: {path}. A row group of {block.rows} rows was "
+        f"The file has changed since it was indexed: {name}. A row group of {block.rows} rows was "
         f"at byte {block.offset}, now {found}. Restore the file, or build the index again."
     )
 
 
-def _warnings(path: Path, footer: Footer, blocks: Sequence[Block]) -> tuple[str, ...]:
+def _warnings(name: str, footer: Footer, blocks: Sequence[Block]) -> tuple[str, ...]:
     largest = max((block.decoded for block in blocks), default=0)
     is_single = len(blocks) == 1 and footer.offset > LARGE_FILE
     if largest <= LARGE_BLOCK and not is_single:
@@ -213,7 +234,7 @@ def _warnings(path: Path, footer: Footer, blocks: Sequence[Block]) -> tuple[str,
     rows = max(block.rows for block in blocks)
     share = max(1, min(rows, rows * (16 << 20) // max(largest, 1)))
     warning = (
-        f"{path} has a row group of {largest >> 20} MiB decoded ({rows:,} rows), which is read as "
+        f"{name} has a row group of {largest >> 20} MiB decoded ({rows:,} rows), which is read as "
         f"one block. Write it again with row_group_size={share}."
     )
     return (warning,)

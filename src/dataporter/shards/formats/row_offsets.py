@@ -24,7 +24,7 @@ def size_of_head(rows: int) -> int:
 def row_offsets(data: memoryview, rows: int, *, end: int | None = None) -> list[int] | None:
     """Return the offsets of all rows and of the end, None if they cannot be right.
 
-    The last row ends with the file, unless `end` is given.
+    The last row ends with `data`, unless `end` is given: then `data` may be the head alone.
     """
     head = size_of_head(rows)
     if len(data) < head or _U32.unpack_from(data)[0] != rows:

@@ -20,11 +20,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import mmap
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +32,8 @@ from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.evidence import evidence, require_whole
 from dataporter.shards.formats.format import Format, Rows, Sample
-from dataporter.shards.formats.tar_headers import UNIT, Member, Members
+from dataporter.shards.formats.tar_headers import UNIT, Member, Members, Read
+from dataporter.shards.shard_file import ShardFile
 
 KEY = "__key__"
 _BLOCK_BYTES = 2 << 20  # few members, whose headers are read when a block is opened
@@ -64,31 +63,31 @@ class TarFormat(Format):
     scan_options = ("columns",)  # every sample must have them
     fixes_schema = False  # samples need not have the same extensions
 
-    def scan(self, path: Path) -> Scanned:
-        with path.open("rb") as file:
-            _refuse_compressed(path, file.read(6))
-            if file.seek(0, io.SEEK_END) == 0:
-                msg = f"{path} is empty, not even an end marker is there. Write the file again."
-                raise ShardFormatError(msg)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                mapped.madvise(mmap.MADV_RANDOM)  # else the system reads the bodies ahead
-                data = memoryview(mapped)
-                try:
-                    return self._scan(path, data)
-                except ShardFormatError as error:
-                    msg = f"{path} {error}"
-                    raise ShardFormatError(msg) from None
-                finally:
-                    data.release()
+    def scan(self, file: ShardFile) -> Scanned:
+        if not file.size:
+            msg = f"{file.name} is empty, not even an end marker is there. Write the file again."
+            raise ShardFormatError(msg)
+        with file.open() as opened:
+            _refuse_compressed(file.name, opened.read(6))
 
-    def _scan(self, path: Path, data: memoryview) -> Scanned:
+            def read(offset: int, size: int) -> bytes:
+                opened.seek(offset)  # over the bodies, which stay unread
+                return opened.read(size)
+
+            try:
+                return self._scan(file, read)
+            except ShardFormatError as error:
+                msg = f"{file.name} {error}"
+                raise ShardFormatError(msg) from None
+
+    def _scan(self, file: ShardFile, read: Read) -> Scanned:
         blocks: list[Block] = []
         seen: dict[str, int] = {}
         extensions: set[str] = set()
         begin = 0
         crcs: list[int] = []
         rows = 0
-        found = Members(data, 0, len(data))
+        found = Members(read, file.size, 0, file.size)
         for sample in _samples(found):
             if sample.key in seen:
                 msg = (
@@ -97,7 +96,7 @@ class TarFormat(Format):
                     f"to each other: write it again, sorted by name (tar --sort=name)."
                 )
                 raise ShardFormatError(msg)
-            self._require_columns(sample, f"{path}: ")
+            self._require_columns(sample, f"{file.name}: ")
             if rows and sample.start - begin >= _BLOCK_BYTES:
                 blocks.append(_block(begin, sample.start, rows, crcs))
                 begin, rows, crcs = sample.start, 0, []
@@ -105,10 +104,10 @@ class TarFormat(Format):
             extensions.update(sample.parts)
             crcs += sample.crcs
             rows += 1
-        _require_end(data, found.end)
+        _require_end(read, file.size, found.end)
         if rows:
             blocks.append(_block(begin, found.end, rows, crcs))
-        warnings = () if blocks else (f"{path} has no samples. Leave it out.",)
+        warnings = () if blocks else (f"{file.name} has no samples. Leave it out.",)
         return Scanned(tuple(blocks), {"extensions": sorted(extensions)}, warnings)
 
     def check(self, schema: Mapping[str, Any]) -> None:
@@ -122,7 +121,11 @@ class TarFormat(Format):
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
         require_whole(data, block)
         end = block.offset + block.size
-        found = Members(data, block.offset, end)
+
+        def read_part(offset: int, size: int) -> bytes:
+            return bytes(data[offset : offset + size])
+
+        found = Members(read_part, len(data), block.offset, end)
         samples = list(_samples(found))
         if len(samples) != block.rows or found.end != end:
             msg = (
@@ -205,17 +208,17 @@ def _is_meta(name: str) -> bool:
     return whole or _META.match(name) is not None
 
 
-def _require_end(data: memoryview, end: int) -> None:
+def _require_end(read: Read, size: int, end: int) -> None:
     """Raise unless the members are followed by an end marker: zeros, and nothing else."""
-    if len(data) - end < UNIT:
+    if size - end < UNIT:
         msg = (
             "is truncated: the zeros that end a tar file are missing. Write it again. If all its "
             "members are there, add the zeros with: truncate -s +1024 FILE"
         )
         raise ShardFormatError(msg)
     step = 1 << 20
-    for at in range(end, len(data), step):
-        if bytes(data[at : at + step]).strip(b"\0"):
+    for at in range(end, size, step):
+        if read(at, step).strip(b"\0"):
             msg = (
                 f"goes on after its end marker at offset {end:,}, as after `cat a.tar b.tar`. "
                 f"Keep the files apart, or join them with tar --concatenate."
@@ -229,11 +232,11 @@ def _block(begin: int, end: int, rows: int, crcs: list[int]) -> Block:
     return Block(begin, end - begin, rows, end - begin, evidence(parts))
 
 
-def _refuse_compressed(path: Path, head: bytes) -> None:
-    for magic, (name, tool) in _COMPRESSED.items():
+def _refuse_compressed(name: str, head: bytes) -> None:
+    for magic, (algorithm, tool) in _COMPRESSED.items():
         if head.startswith(magic):
             msg = (
-                f"{path} is compressed with {name}, so its members cannot be addressed. "
+                f"{name} is compressed with {algorithm}, so its members cannot be addressed. "
                 f"Decompress it with {tool}."
             )
             raise ShardFormatError(msg)

@@ -8,11 +8,12 @@ them wrongly: sparse members, and global pax headers that rename or resize membe
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 from dataporter.errors import ShardFormatError
 
+Read: TypeAlias = Callable[[int, int], bytes]  # an offset and a size to bytes of a file
 UNIT = 512  # bytes of a header; bodies are padded to a multiple of it
 _ZEROS = bytes(UNIT)
 _SIGN = 0x80  # the highest bit of a byte
@@ -34,11 +35,13 @@ class Member(NamedTuple):
 class Members:
     """The regular files between two offsets. After they were iterated, `end` is known.
 
+    Headers are read one after the other, in the order in which they lie in a file of `size` bytes.
     A ShardFormatError lacks the name of the file, which the caller knows.
     """
 
-    def __init__(self, data: memoryview, begin: int, end: int) -> None:
-        self._data = data
+    def __init__(self, read: Read, size: int, begin: int, end: int) -> None:
+        self._read = read
+        self._size = size
         self._limit = end
         self.end = begin  # of the members seen so far, skipped ones too
 
@@ -73,7 +76,7 @@ class Members:
                 yield Member(start, name, at + UNIT, size, zlib.crc32(header, names.crc))
 
     def _header(self, at: int) -> bytes:
-        header = bytes(self._data[at : at + UNIT])
+        header = self._read(at, UNIT)
         if len(header) < UNIT:
             msg = (
                 f"is truncated: {len(header)} of {UNIT} bytes of the header at offset {at:,} "
@@ -86,10 +89,10 @@ class Members:
 
     def _body(self, at: int, size: int) -> bytes:
         self._require(at, size)
-        return bytes(self._data[at + UNIT : at + UNIT + size])
+        return self._read(at + UNIT, size)
 
     def _require(self, at: int, size: int) -> None:
-        there = len(self._data) - at - UNIT
+        there = self._size - at - UNIT
         if there < size:
             msg = (
                 f"is truncated: the member at offset {at:,} has {size:,} bytes, but only "
