@@ -82,7 +82,3 @@ class Format(ABC):
 
         `data` is the whole file. For a decoded file, `block` has the offset 0 and its size.
         """
-
-    def shared_part(self, begin: int, end: int, size: int) -> tuple[int, int] | None:  # noqa: ARG002
-        """Return the bytes of a file that every block of it needs, beside the block itself."""
-        return None
