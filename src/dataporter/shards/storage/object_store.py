@@ -8,11 +8,12 @@ server sends none, it is the time of the last change.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import obstore
@@ -25,6 +26,7 @@ from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.stored import Stored
 from dataporter.shards.storage.urls import Url
 
+_KEY = re.compile(r"key: '?(\w+)")  # in obstore's error about an option
 _WEB = frozenset({"http", "https"})
 
 
@@ -131,20 +133,17 @@ def _store(url: str, options: StorageOptions) -> Any:
             given["credential_provider"] = _profile()
         return from_url(url, **given, **fixed)
     except (BaseError, ValueError, TypeError) as error:
-        if isinstance(error, OptionError):
-            raise
-        names = [name for name in [*options.given, *client] if f"{name}" in str(error)]
-        _refuse(names[0] if names else "", error)
+        if not isinstance(error, OptionError):
+            named = _KEY.search(str(error))
+            _refuse(named[1] if named else "")
         raise
 
 
-def _refuse(name: str, error: Exception | None = None) -> None:
+def _refuse(name: str) -> NoReturn:
     """Name an option that obstore does not take, never its value."""
-    what = f"storage_options has an option that this storage does not take: {name!r}"
-    if not name:
-        what = "storage_options has a value that this storage does not take"
-    msg = f"{what}. It takes the options of obstore's store for this scheme."
-    raise OptionError(msg) from (None if name else error)
+    what = f"an option that this storage does not take: {name!r}" if name else "a bad value"
+    msg = f"storage_options has {what}. It takes what obstore's store for this scheme takes."
+    raise OptionError(msg) from None
 
 
 def _endpoint(given: dict[str, Any]) -> str:

@@ -78,28 +78,26 @@ class Bound:
 
 
 class Budget:
-    """Requests beyond the first tries, as a share of those that succeed.
+    """Requests beyond the first tries. They are earned by requests that succeed.
 
-    Some of them are allowed at once, and some in each second, since after an outage nothing has
-    succeeded for a while.
+    Some of them are allowed at once, and some in each second, since in an outage nothing succeeds.
 
-    >>> budget = Budget(share=0.5, burst=1)
+    >>> budget = Budget(burst=1)
     >>> budget.take(), budget.take()
     (True, False)
-    >>> budget.earn(), budget.earn(), budget.take()
+    >>> budget.earn(0.5), budget.earn(0.5), budget.take()
     (None, None, True)
     """
 
-    def __init__(self, *, share: float, burst: float, per_second: float = 0.0) -> None:
-        self._share = share
+    def __init__(self, *, burst: float, per_second: float = 0.0) -> None:
         self._burst = burst
         self._per_second = per_second
         self._left = burst
         self._counted = time.monotonic()
 
-    def earn(self) -> None:
-        """Count a success."""
-        self._left = min(self._burst, self._left + self._share)
+    def earn(self, requests: float) -> None:
+        """Allow more requests, or a part of one."""
+        self._left = min(self._burst, self._left + requests)
 
     def take(self) -> bool:
         """Take one request out of the budget, if it has one."""

@@ -2,9 +2,10 @@
 
 A request that fails is tried again after a random wait, which doubles with each try, until its
 patience is over. It keeps its place meanwhile, so a server that is away meets as many requests
-as it had in flight, not all that wait for their turn. Tries again are a share of the requests
-that succeed, and a few in each second. A request that is late is sent a second time; the first
-answer counts.
+as it had in flight, not all that wait for their turn. Tries again have a budget: a few in each
+second, a share of the requests that succeed, and two for each one that succeeds after a fault,
+so that all go on soon once a server is back. A request that is late is sent a second time; the
+first answer counts.
 
 obstore shows no headers, so a server's Retry-After is followed only where the error of another
 library shows it. Elsewhere the doubled waits take its place.
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 _RETRIES = 0.2  # as a share of the requests that succeed
 _RETRIES_PER_SECOND = 2.0
+_RETRIES_AFTER_FAULT = 2.0  # for each request that succeeds after a fault
 _HEDGES = 0.05  # second requests, as a share of those that succeed
 _LATE = 3.0  # times the median
 _STUCK = 4.0  # times the time within which 95 % of the requests end
@@ -55,10 +57,8 @@ class Requests:
         self._options = options
         self._places = asyncio.Semaphore(options.max_requests)  # a request that waits keeps its own
         self._bound = Bound(options.max_requests)
-        self._retries = Budget(
-            share=_RETRIES, burst=options.max_requests, per_second=_RETRIES_PER_SECOND
-        )
-        self._hedges = Budget(share=_HEDGES, burst=max(2.0, _HEDGES * options.max_requests))
+        self._retries = Budget(burst=options.max_requests, per_second=_RETRIES_PER_SECOND)
+        self._hedges = Budget(burst=max(2.0, _HEDGES * options.max_requests))
         self._durations = Durations()
         self._answered = False  # a request has succeeded: the place and its credentials were right
         self._renewed = 0  # times that credentials were read again
@@ -114,7 +114,7 @@ class Requests:
                     fault = fault_of(error)
                     late += isinstance(error, asyncio.TimeoutError | TimeoutError)
                 else:
-                    self._succeeded()
+                    self._succeeded(tries)
                     return answer
                 passed = time.monotonic() - begun
                 if passed >= self._patience(fault):
@@ -159,10 +159,10 @@ class Requests:
         self.counters["requests"] += 1
         return await call()
 
-    def _succeeded(self) -> None:
+    def _succeeded(self, tries: int) -> None:
         self._answered = True
-        self._retries.earn()
-        self._hedges.earn()
+        self._retries.earn(_RETRIES if tries == 1 else _RETRIES_AFTER_FAULT)
+        self._hedges.earn(_HEDGES)
         self._bound.succeeded()
 
     def _patience(self, fault: Fault) -> float:

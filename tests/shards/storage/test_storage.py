@@ -1,0 +1,100 @@
+"""Files of real servers: listed, found, read and copied."""
+
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+import pytest
+from stored_files import BUCKET, LARGE
+
+from dataporter.errors import OptionError, ShardsNotFoundError
+from dataporter.shards.storage.stored import Stored
+
+
+@pytest.fixture(params=["server", "moto_server"])
+def storage(request, open_storage):
+    return open_storage(f"s3://{BUCKET}/data", request.getfixturevalue(request.param).options)
+
+
+def test_a_folder_is_listed_with_sizes_and_versions(storage):
+    found = storage.list()
+    assert [file.path for file in found] == ["a.bin", "empty.bin", "large.bin", "more/b c%20+ü.bin"]
+    assert [file.size for file in found] == [1000, 0, len(LARGE), 3]
+    assert all(file.version.startswith('"') for file in found)
+    assert storage.list("more") == found[3:]
+    assert storage.list("nothing") == []
+
+
+def test_a_file_is_found_as_it_was_listed(storage):
+    assert [storage.find(file.path) for file in storage.list()] == storage.list()
+    assert storage.find("none.bin") is None
+
+
+def test_ranges_are_read_as_they_are_asked_for(storage):
+    files = {file.path: file for file in storage.list()}
+    ranges = [(5, 10), (0, len(LARGE)), (100, 100), (9 << 20, 19 << 20), (12, 15), (5, 10)]
+    answers = storage.read(files["large.bin"], ranges)
+    assert [bytes(data) for data in answers] == [LARGE[start:stop] for start, stop in ranges]
+    assert [bytes(data) for data in storage.read(files["more/b c%20+ü.bin"], [(0, 3)])] == [b"odd"]
+    assert storage.read(files["large.bin"], []) == []
+
+
+def test_a_range_is_copied_into_a_file(storage, tmp_path):
+    file = storage.find("large.bin")
+    with (tmp_path / "copy").open("wb") as copy:
+        storage.copy(file, 7, 19 << 20, copy.fileno())
+    assert (tmp_path / "copy").read_bytes() == LARGE[7 : 19 << 20]
+
+
+def test_what_was_asked_for_is_counted(server, open_storage):
+    storage = open_storage(f"s3://{BUCKET}", server.options)
+    file = storage.find("data/large.bin")
+    storage.read(file, [(0, 10 << 20), (100, 200)])
+    counters = storage.counters()
+    assert (counters["requests"], counters["bytes"]) == (3, 10 << 20)
+
+
+def test_a_bucket_that_is_not_there_is_named(server, open_storage):
+    other = open_storage("s3://no-such-bucket/data", server.options)
+    with pytest.raises(ShardsNotFoundError, match=r"of s3://no-such-bucket/data/a: .* Check the"):
+        other.read(Stored("a", 5, '"x"'), [(0, 5)])
+    with pytest.raises(ShardsNotFoundError, match="files in s3://no-such-bucket/data: "):
+        other.list()
+
+
+def test_thousands_of_files_are_listed(server, open_storage):
+    server.upload("many-bucket", {f"{number:05}": b"" for number in range(1100)})
+    found = open_storage("s3://many-bucket", server.options).list()
+    assert [file.path for file in found] == [f"{number:05}" for number in range(1100)]
+
+
+def test_threads_share_a_storage(server, open_storage):
+    storage = open_storage(f"s3://{BUCKET}/data", server.options, max_requests=3)
+    file = storage.find("large.bin")
+    with ThreadPoolExecutor(8) as pool:
+        parts = list(
+            pool.map(lambda at: storage.read(file, [(at, at + 99)])[0], range(0, 9900, 99))
+        )
+    assert b"".join(parts) == LARGE[:9900]
+
+
+def test_closing_ends_requests_that_are_under_way(through_proxy, proxy):
+    storage = through_proxy(least_timeout=60.0)
+    file = storage.find("a.bin")
+    proxy.fault("stall")
+    begun = storage.begin(file, [(0, 5)])
+    storage.close()
+    storage.close()
+    with pytest.raises(CancelledError):
+        begun.result()
+    assert "dataporter storage" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_option_that_is_unknown_is_named_without_its_value(server, open_storage):
+    for options in ({"colour": "s3cret"}, {"config": {"colour": "s3cret"}}):
+        with pytest.raises(OptionError, match="colour") as caught:
+            open_storage(f"s3://{BUCKET}", {**server.options, **options})
+        assert "s3cret" not in str(caught.value)
+    with pytest.raises(OptionError, match="colour"):
+        open_storage(f"s3://{BUCKET}", {**server.options, "client_options": {"colour": "s3cret"}})
+    with pytest.raises(OptionError, match="endpoint"):
+        open_storage("https://example.com/data", server.options)

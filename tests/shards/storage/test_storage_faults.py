@@ -1,0 +1,201 @@
+"""Faults on the way to a real server: after each, the bytes are those of a quiet run."""
+
+import threading
+import time
+
+import pytest
+from object_servers import SECRET
+from stored_files import LARGE
+
+from dataporter.errors import ShardChangedError, ShardsNotFoundError, StorageError
+
+RANGES = [(at, at + 100_000) for at in range(0, 20_000_000, 1_000_000)]
+WANTED = [LARGE[start:stop] for start, stop in RANGES]
+SLOW_DOWN = b"<Error><Code>SlowDown</Code></Error>"
+EXPIRED = b"<Error><Code>ExpiredToken</Code></Error>"
+
+PASSING = {
+    "500": {"name": "status", "status": "500 Internal Server Error"},
+    "503": {"name": "status", "body": SLOW_DOWN},
+    "429": {"name": "status", "status": "429 Too Many Requests", "headers": {"Retry-After": "1"}},
+    "reset": {"name": "reset"},
+    "stall": {"name": "stall"},
+    "stall in body": {"name": "stall in body"},
+    "cut": {"name": "cut"},
+    "expired": {"name": "status", "status": "403 Forbidden", "body": EXPIRED},
+}
+
+
+def read_all(storage):
+    file = storage.find("large.bin")
+    return [bytes(data) for data in storage.read(file, RANGES)]
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_the_data_is_that_of_a_quiet_run(fault, through_proxy, proxy):
+    proxy.fault(**PASSING[fault], times=8)
+    storage = through_proxy()
+    assert read_all(storage) == WANTED
+    counters = storage.counters()
+    assert counters["retries"] + counters.get("hedges", 0) >= 8
+    assert counters["requests"] == sum(proxy.requests.values())
+    assert counters["bytes"] == sum(map(len, WANTED))
+
+
+def test_any_mixture_of_faults_is_survived(through_proxy, proxy):
+    for fault in PASSING.values():
+        proxy.fault(**fault, probability=0.05)
+    storage = through_proxy(renewal=20.0)
+    assert [read_all(storage) for _ in range(3)] == [WANTED] * 3
+    assert storage.counters()["retries"] > 0
+
+
+def test_a_server_that_is_away_is_waited_for(through_proxy, proxy):
+    storage = through_proxy()
+    file = storage.find("large.bin")
+    proxy.go_away()
+    back = threading.Timer(2.0, proxy.come_back)
+    back.start()
+    assert [bytes(data) for data in storage.read(file, RANGES)] == WANTED
+    back.join()
+    assert storage.counters()["retries"] > 20
+    assert "failed" not in storage.counters()
+
+
+def test_an_outage_is_met_with_few_requests(through_proxy, proxy):
+    storage = through_proxy(patience=3.0, max_requests=8)
+    file = storage.find("large.bin")
+    proxy.fault("status", status="500 Internal Server Error")
+    with pytest.raises(StorageError):
+        storage.read(file, RANGES)
+    assert proxy.most <= 8
+    # The first tries, those allowed at once, and two in each second.
+    assert sum(proxy.requests.values()) <= 1 + 8 + 8 + 2 * 4
+
+
+def test_throttling_lowers_the_requests_at_a_time(through_proxy, proxy):
+    storage = through_proxy(max_requests=16)
+    file = storage.find("large.bin")
+    proxy.latency = 0.02
+    proxy.fault("status", body=SLOW_DOWN, times=16)
+    assert [bytes(data) for data in storage.read(file, RANGES)] == WANTED
+    assert proxy.most <= 16
+    assert storage.counters()["throttled"] == 16
+    assert storage._requests._bound.limit < 16
+
+
+def test_a_late_request_is_sent_a_second_time(through_proxy, proxy):
+    storage = through_proxy(least_timeout=60.0)
+    file = storage.find("large.bin")
+    for start, stop in RANGES:
+        storage.read(file, [(start, stop)])
+    proxy.fault("stall", times=1)
+    begun = time.monotonic()
+    assert bytes(storage.read(file, [RANGES[0]])[0]) == WANTED[0]
+    assert time.monotonic() - begun < 30
+    assert storage.counters()["hedges"] == 1
+    assert "retries" not in storage.counters()
+
+
+def test_late_requests_are_sent_again_within_a_budget(through_proxy, proxy):
+    storage = through_proxy(least_delay=0.001)
+    file = storage.find("a.bin")
+    for _ in range(20):
+        storage.read(file, [(0, 10)])
+    proxy.latency = 0.05
+    for _ in range(20):
+        storage.read(file, [(0, 10)])
+    assert 1 <= storage.counters()["hedges"] <= 4
+
+
+def test_a_list_goes_on_where_a_page_failed(server, proxy, open_storage):
+    server.upload("paged-bucket", {f"{number:05}": b"" for number in range(1100)})
+    storage = open_storage("s3://paged-bucket", server.through(proxy.url).options)
+    proxy.fault("reset", times=2, after=1)
+    assert [file.path for file in storage.list()] == [f"{number:05}" for number in range(1100)]
+    assert proxy.requests["/paged-bucket"] == 4
+
+
+def test_a_file_that_was_replaced_is_an_error(server, through_proxy, proxy):
+    server.upload("corpus-bucket", {"data/replaced.bin": b"old"})
+    storage = through_proxy()
+    file = storage.find("replaced.bin")
+    server.upload("corpus-bucket", {"data/replaced.bin": b"new"})
+    with pytest.raises(ShardChangedError, match=r"of s3://corpus-bucket/data/replaced.bin: .*412"):
+        storage.read(file, [(0, 3)])
+    # A server that ignores If-Match.
+    proxy.fault("header", headers={"ETag": '"other"'})
+    file = storage.find("replaced.bin")
+    with pytest.raises(ShardChangedError, match=r"replaced.bin: it has another ETag. Put the file"):
+        storage.read(file, [(0, 3)])
+    assert sum(proxy.requests.values()) == 4  # it is not tried again
+
+
+def test_a_file_that_was_cut_or_removed_is_an_error(server, through_proxy):
+    storage = through_proxy()
+    file = storage.find("a.bin")
+    with pytest.raises(ShardChangedError, match="it has 1,000 bytes, and had 2,000"):
+        storage.read(file._replace(size=2000), [(0, 3)])
+    with pytest.raises(ShardChangedError, match="416"):
+        storage.read(file._replace(size=2000), [(1500, 1600)])
+    with pytest.raises(ShardsNotFoundError, match=r"data/gone.bin: there is no such file"):
+        storage.read(file._replace(path="gone.bin"), [(0, 3)])
+
+
+def test_the_error_says_what_was_tried(through_proxy, proxy):
+    storage = through_proxy(patience=0.5)
+    file = storage.find("large.bin")
+    proxy.fault("status", body=SLOW_DOWN)
+    with pytest.raises(StorageError) as caught:
+        storage.read(file, [(5_000, 1_005_000)])
+    assert caught.match(
+        r"^a storage did not give bytes 5,000 to 1,005,000 of s3://corpus-bucket/data/large.bin: "
+        r"the server answered 503 Service Unavailable \(SlowDown\)\. It was tried \d+ times in "
+        r"\d s\. The storage asks for fewer requests"
+    )
+    assert caught.value.__cause__ is None
+    assert storage.counters()["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"name": "reset"}, "the connection was reset"),
+        ({"name": "stall"}, "no answer came in time"),
+        ({"name": "stall in body"}, "no answer came in time"),
+        ({"name": "cut"}, "the answer was cut short"),
+        ({"name": "status", "status": "500 Internal Server Error"}, "answered 500 Internal Server"),
+    ],
+)
+def test_the_last_fault_is_said_in_plain_words(fault, words, through_proxy, proxy):
+    storage = through_proxy(patience=0.6)
+    file = storage.find("large.bin")
+    proxy.fault(**fault)
+    with pytest.raises(StorageError, match=f"{words}.* It was tried .*Check that the server is up"):
+        storage.read(file, [(0, 100_000)])
+
+
+def test_a_server_that_refuses_connections_is_said_so(through_proxy, proxy):
+    storage = through_proxy(patience=0.2)
+    proxy.go_away()
+    try:
+        with pytest.raises(StorageError, match=r"data/a.bin: the connection was refused\. It was"):
+            storage.find("a.bin")
+    finally:
+        proxy.come_back()
+
+
+def test_no_error_and_no_log_shows_secrets(through_proxy, proxy, caplog):
+    caplog.set_level("DEBUG", logger="dataporter.shards")
+    body = b"<Error><Code>AccessDenied</Code><AWSAccessKeyId>anybody</AWSAccessKeyId></Error>"
+    proxy.fault("status", status="500 Internal Server Error", body=body)
+    storage = through_proxy(patience=0.2)
+    file = storage.find("a.bin")
+    with pytest.raises(StorageError) as caught:
+        storage.read(file, [(0, 3)])
+    for text in (str(caught.value), caplog.text):
+        assert "Debug source" not in text
+        assert SECRET not in text
+        assert "anybody" not in text
+        assert "127.0.0.1" not in text
+    assert "try 2 follows" in caplog.text
