@@ -1,0 +1,379 @@
+"""`ShardedDataset` over a real S3 server: the same promises as over local files."""
+
+import gc
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+from faulty_proxy import FaultyProxy
+from object_servers import SECRET
+from porters import porter_pids, tidy
+from support import one_pass, plain
+from watching import until, worker_pids
+
+from dataporter import ResumableDataLoader
+from dataporter.errors import (
+    OptionError,
+    ShardChangedError,
+    ShardsNotFoundError,
+    StorageError,
+    WorkerRestartWarning,
+)
+from dataporter.shards import ShardedDataset
+from dataporter.shards import dataset as dataset_module
+
+
+@pytest.fixture(autouse=True)
+def _tracks(monkeypatch):
+    """Order small data by tracks too."""
+    monkeypatch.setattr(dataset_module, "SMALL", 0)
+
+
+@pytest.fixture(autouse=True)
+def _tidy():
+    with tidy(180):
+        yield
+        gc.collect()  # a loader is part of a cycle
+
+
+@pytest.fixture(scope="session")
+def stored(server, texts, lines):
+    """The corpora of the other tests, in a bucket."""
+    for kind, folder in {"texts": texts, "lines": lines}.items():
+        files = {f"{kind}/{path.name}": path.read_bytes() for path in folder.iterdir()}
+        server.upload("stored-bucket", files)
+    return server
+
+
+@pytest.fixture
+def open_stored(stored, proxy, tmp_path):
+    """Open a corpus through the proxy, with a cache of the test's own."""
+
+    def open_one(kind="texts", **options):
+        given = stored.through(proxy.url).options
+        folders = {"cache": tmp_path / "cache", "index": tmp_path / "index"}
+        defaults = {"storage_options": given, "storage_timeout": 60, **folders}
+        return ShardedDataset(f"s3://stored-bucket/{kind}/", **{**defaults, **options})
+
+    return open_one
+
+
+def loader_of(dataset, batch_size=8, **options):
+    return ResumableDataLoader(dataset, batch_size, **{"shuffle": True, "seed": 3, **options})
+
+
+def ids(batches):
+    return [number for batch in batches for number in plain(batch["id"])]
+
+
+def local_ids(folder):
+    return ids(one_pass(loader_of(ShardedDataset(folder))))
+
+
+# Samples
+
+
+@pytest.mark.parametrize("kind", ["texts", "lines"])
+def test_samples_order_and_fingerprint_are_those_of_local_files(kind, open_stored, request):
+    local, corpus = ShardedDataset(request.getfixturevalue(kind)), open_stored(kind)
+    assert list(corpus) == list(local)
+    assert corpus.fingerprint() == local.fingerprint()
+    assert ids(loader_of(corpus, num_workers=2)) == ids(loader_of(local))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_every_start_method_work_also_if_this_process_used_the_network(
+    method, open_stored, stored, texts
+):
+    import obstore
+    from obstore.store import S3Store
+
+    options = {**stored.options, "client_options": {"allow_http": True}}
+    obstore.get(S3Store("stored-bucket", **options), "texts/part-0.parquet").bytes()
+    corpus = open_stored()
+    context = multiprocessing.get_context(method)
+    loader = loader_of(corpus, num_workers=2, multiprocessing_context=context)
+    assert ids(loader) == local_ids(texts)
+
+
+def test_a_state_of_local_files_goes_on_from_a_storage_with_other_workers_and_ranks(
+    open_stored, texts
+):
+    local = loader_of(ShardedDataset(texts))
+    batches = iter(local)
+    before = ids(next(batches) for _ in range(20))
+    state = json.loads(json.dumps(local.state_dict()))
+    after = []
+    corpus = open_stored()
+    for rank in range(2):
+        loader = loader_of(corpus, batch_size=4, rank=rank, world_size=2, num_workers=rank)
+        loader.load_state_dict(state)
+        after += ids(loader)
+    assert sorted(before + after) == list(range(600))
+
+
+def test_globs_files_and_lists_are_found(open_stored):
+    names = [f"s3://stored-bucket/texts/part-{number}.parquet" for number in (1, 3)]
+    for files in (names, "s3://stored-bucket/**/part-[13].parquet", names[0]):
+        corpus = ShardedDataset(files, storage_options=open_stored()._porter._storage.given)
+        rows = 60 if files == names[0] else 120
+        assert len(corpus) == rows
+        assert corpus[0]["id"] == 60
+
+
+# Requests
+
+
+def test_each_byte_is_fetched_once_and_nothing_else(open_stored, proxy: FaultyProxy, texts):
+    corpus = open_stored(columns=["id", "text"])
+    proxy.heal()
+    loader = loader_of(corpus, num_workers=2)
+    for _ in range(2):
+        assert len(ids(loader)) == 600
+    stats = corpus._porter.stats()
+    index = corpus.index
+    tails = int(index.sizes.sum()) - int(index.size.sum()) - 4 * len(index.paths)  # "PAR1"
+    assert sum(proxy.sent.values()) == int(index.size.sum()) + tails == stats["fetched"]
+    # Each block, and the tail of each file.
+    assert sum(proxy.requests.values()) == 40 + 10 == stats["requests"]
+
+
+def test_only_the_bytes_of_chosen_columns_are_fetched(open_stored, proxy: FaultyProxy):
+    corpus = open_stored(columns=["id"])
+    proxy.heal()
+    assert len(list(corpus)) == 600
+    assert sum(proxy.sent.values()) < 0.6 * int(corpus.index.sizes.sum())
+
+
+def test_ranks_of_a_machine_share_what_was_fetched(open_stored, proxy: FaultyProxy):
+    corpora = [open_stored() for _ in range(2)]
+    proxy.heal()
+    found = []
+    loaders = [
+        loader_of(corpus, rank=rank, world_size=2, num_workers=1)
+        for rank, corpus in enumerate(corpora)
+    ]
+    for batches in zip(*loaders, strict=True):
+        found += ids(batches)
+    assert sorted(found) == list(range(600))
+    assert sum(proxy.requests.values()) == 50
+
+
+def test_a_second_run_fetches_nothing(open_stored, proxy: FaultyProxy):
+    expected = ids(loader_of(open_stored()))
+    proxy.heal()
+    assert ids(loader_of(open_stored())) == expected
+    assert set(proxy.requests) == {"/stored-bucket"}  # the listing
+
+
+def test_requests_at_a_time_are_bounded(open_stored, proxy: FaultyProxy):
+    corpus = open_stored(max_requests=3)
+    proxy.heal()
+    proxy.latency = 0.01
+    assert len(ids(loader_of(corpus, num_workers=2))) == 600
+    assert proxy.most <= 3
+
+
+def test_a_cache_of_half_the_data_serves_about_half(open_stored, proxy: FaultyProxy):
+    whole = open_stored()
+    half = int(whole.index.decoded.sum()) * 6 // 10
+    corpus = open_stored(cache_bytes=half)
+    loader = loader_of(corpus, num_workers=1, batch_size=4)
+    assert len(ids(loader)) == 600
+    first = corpus._porter.stats()["decoded"]
+    for _ in range(4):
+        assert len(ids(loader)) == 600
+    later = (corpus._porter.stats()["decoded"] - first) / 4
+    assert 40 <= first <= 48
+    assert later <= 0.75 * 40
+
+
+# Faults
+
+
+@pytest.mark.parametrize("kind", ["texts", "lines"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"status": {"probability": 0.3}},
+        {"status": {"probability": 0.2, "status": "429 Too Many", "headers": {"Retry-After": "1"}}},
+        {"reset": {"probability": 0.3}},
+        {"cut": {"probability": 0.3}},
+        {"reset": {"probability": 0.1}, "cut": {"probability": 0.1}, "status": {"times": 10}},
+    ],
+    ids=lambda faults: " and ".join(faults),
+)
+def test_faults_change_nothing(kind, faults, open_stored, proxy: FaultyProxy, request):
+    corpus = open_stored(kind)
+    for name, details in faults.items():
+        proxy.fault(name, **details)
+    assert ids(loader_of(corpus, num_workers=2)) == local_ids(request.getfixturevalue(kind))
+    assert corpus._porter.stats()["retries"] > 0
+
+
+def test_wrong_bytes_are_fetched_again(open_stored, proxy: FaultyProxy, lines):
+    corpus = open_stored("lines")
+    proxy.fault("flip", probability=0.2)
+    assert list(corpus) == list(ShardedDataset(lines))
+
+
+def test_a_server_that_is_away_is_waited_for(open_stored, proxy: FaultyProxy, texts):
+    loader = loader_of(open_stored(), num_workers=2)
+    proxy.latency = 0.02
+    batches = iter(loader)
+    found = [next(batches)]
+    proxy.go_away()
+    time.sleep(3)
+    proxy.come_back()
+    assert ids([*found, *batches]) == local_ids(texts)
+
+
+def test_a_fault_that_stays_names_the_object_the_range_and_what_was_tried(
+    open_stored, proxy: FaultyProxy
+):
+    corpus = open_stored("lines", storage_timeout=1)
+    proxy.fault("status", path="part-7.jsonl")
+    with pytest.raises(StorageError, match=r"s3://stored-bucket/lines/part-7\.jsonl") as caught:
+        list(corpus)
+    words = str(caught.value)
+    assert "503" in words
+    assert "tries" in words
+    assert "bytes 0" in words
+    proxy.heal()
+    assert corpus[0]["id"] == 0
+
+
+def test_holes_of_an_object_that_cannot_be_fetched_keep_positions(open_stored, proxy, lines):
+    expected = [number for number in local_ids(lines) if number // 15 != 7]
+    corpus = open_stored("lines", storage_timeout=1)
+    proxy.fault("status", path="part-7.jsonl")
+    loader = loader_of(corpus, num_workers=1, on_error="skip")
+    with pytest.warns(Warning, match="skip"):
+        found = ids(loader)
+    assert found == expected
+
+
+def test_an_object_that_is_replaced_in_mid_run_is_an_error(open_stored, stored, lines):
+    corpus = open_stored("lines", cache_bytes=10_000)
+    assert corpus[0]["id"] == 0
+    path = lines / "part-33.jsonl"
+    stored.upload("stored-bucket", {f"lines/{path.name}": b"{}\n" * 15})
+    try:
+        with pytest.raises(ShardChangedError, match=r"lines/part-33\.jsonl"):
+            list(corpus)
+    finally:
+        stored.upload("stored-bucket", {f"lines/{path.name}": path.read_bytes()})
+
+
+# Kills
+
+
+def test_kills_of_porters_and_workers_change_nothing(open_stored, proxy: FaultyProxy, texts):
+    loader = loader_of(open_stored(), num_workers=2, prefetch_bytes=0, max_restarts=100)
+    chance = random.Random(0)
+    found = []
+    with pytest.warns(WorkerRestartWarning):
+        for number, batch in enumerate(loader):
+            found.append(batch)
+            if number % 9 == 4:
+                victims = porter_pids() if chance.random() < 0.6 else worker_pids()
+                for victim in victims[:1]:
+                    os.kill(victim, signal.SIGKILL)
+    assert ids(found) == local_ids(texts)
+
+
+def _run(open_one, state, out):
+    loader = loader_of(open_one(), num_workers=1, batch_size=4)
+    if state:
+        loader.load_state_dict(state)
+    for batch in loader:
+        out.send((ids([batch]), loader.state_dict()))
+    out.send(None)
+
+
+def test_a_job_that_is_killed_as_a_whole_goes_on(open_stored, proxy: FaultyProxy, texts, tmp_path):
+    chance = random.Random(1)
+    context = multiprocessing.get_context("fork")
+    found, state, is_done = [], None, False
+    while not is_done:
+        inward, outward = context.Pipe(duplex=False)
+        job = context.Process(target=_run, args=(open_stored, state, outward))
+        job.start()
+        outward.close()
+        stop_after = chance.randrange(5, 60)
+        for _ in range(stop_after):
+            if (message := inward.recv()) is None:
+                is_done = True
+                break
+            numbers, state = message
+            found += numbers
+        for victim in [job.pid, *worker_pids(job.pid)]:
+            os.kill(victim, signal.SIGKILL)
+        job.join()
+    assert found == ids(one_pass(loader_of(ShardedDataset(texts), batch_size=4)))
+    until(lambda: not porter_pids())
+    assert ids(loader_of(open_stored(), batch_size=4)) == found
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+
+
+# Secrets
+
+
+def test_credentials_are_nowhere(open_stored, proxy: FaultyProxy, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "dataporter")
+    corpus = open_stored(storage_timeout=1)
+    loader = loader_of(corpus, num_workers=1)
+    next(iter(loader))
+    proxy.fault("status", status="403 Forbidden")
+    with pytest.raises(StorageError) as caught:
+        list(open_stored(cache=tmp_path / "other", storage_timeout=1))
+    shown = [repr(corpus), repr(corpus.index), json.dumps(loader.state_dict()), caplog.text]
+    shown += [repr(caught.value), repr(caught.value.__cause__)]
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(SECRET in text for text in shown)
+    assert not any(SECRET.encode() in data for data in kept)
+    for process in porter_pids():
+        with open(f"/proc/{process}/cmdline", "rb") as command:
+            assert SECRET.encode() not in command.read()
+
+
+# Mistakes
+
+
+def test_what_is_not_there_is_named(open_stored):
+    with pytest.raises(ShardsNotFoundError, match=r"s3://stored-bucket/nothing.*nothing is there"):
+        open_stored("nothing")
+
+
+def test_a_mixture_of_places_is_refused(texts):
+    with pytest.raises(OptionError, match="must lie in one place"):
+        ShardedDataset(["s3://bucket/a.parquet", str(texts)])
+    with pytest.raises(OptionError, match="one bucket"):
+        ShardedDataset(["s3://bucket/a.parquet", "s3://other/a.parquet"])
+
+
+def test_storage_options_of_local_files_are_refused(texts):
+    with pytest.raises(OptionError, match="storage_options"):
+        ShardedDataset(texts, storage_options={"region": "x"})
+
+
+def test_a_stored_dataset_can_be_pickled(open_stored):
+    corpus = open_stored()
+    assert pickle.loads(pickle.dumps(corpus))[5] == corpus[5]
+
+
+def test_a_progress_of_what_is_waited_for_is_logged(open_stored, proxy: FaultyProxy, caplog):
+    caplog.set_level(logging.INFO, "dataporter")
+    corpus = open_stored()
+    proxy.latency = 2.5
+    assert corpus[0]["id"] == 0
+    assert "waiting for 1 block from s3://stored-bucket/texts" in caplog.text
+    assert isinstance(corpus._porter.stats()["waited_ms"], int)
+    assert np.all(corpus.index.rows == 15)
