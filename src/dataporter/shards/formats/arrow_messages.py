@@ -41,6 +41,7 @@ class Message(NamedTuple):
     is_compressed: bool
     decoded: int  # bytes of the body once decompressed
     header: bytes
+    buffers: tuple[tuple[int, int], ...]  # compressed ones: the offset and the size of each
 
     def whole(self) -> bytes:
         """Return a message that has no body, such as a schema."""
@@ -133,8 +134,7 @@ def _by_footer(file: ShardFile, head: bytes, tail: bytes) -> Headers:
     ]
     expect((offset, offset + length) for offset, length, _ in listed)
     messages = [_message(read, offset, size, (kind,)) for offset, _, kind in listed]
-    buffers = [buffer for message in messages for buffer in _compressed_buffers(message)]
-    expect((offset, offset + LENGTH) for offset, _ in buffers)
+    expect((at, at + LENGTH) for message in messages for at, _ in message.buffers)
     messages = [_with_decoded_size(read, message) for message in messages]
     end = size - FOOTER_END - len(raw)
     begin = min((message.offset for message in messages), default=end)
@@ -185,6 +185,7 @@ def _message(read: Read, offset: int, size: int, kinds: tuple[int, ...]) -> Mess
         msg = f"the message at byte {offset} ends at byte {end}, the file at {size}"
         raise BrokenMessageError(msg)
     rows, is_compressed = 0, False
+    buffers: tuple[tuple[int, int], ...] = ()
     if kind == BATCH:
         batch = header.table(2)
         rows = batch.number(0, "<q")
@@ -192,16 +193,13 @@ def _message(read: Read, offset: int, size: int, kinds: tuple[int, ...]) -> Mess
         if rows < 0:
             msg = f"the record batch at byte {offset} has {rows} rows"
             raise BrokenMessageError(msg)
-    return Message(offset, end - offset, kind, rows, is_compressed, body, raw)
+        if is_compressed:
+            buffers = tuple(_compressed_buffers(batch, offset + PREFIX + length, end))
+    return Message(offset, end - offset, kind, rows, is_compressed, body, raw, buffers)
 
 
-def _compressed_buffers(message: Message) -> list[tuple[int, int]]:
-    """Return the offset and the size of each compressed buffer of a message."""
-    if not message.is_compressed:
-        return []
-    batch = Table.root(message.header).table(2)
-    start, end = message.offset + PREFIX + len(message.header), message.offset + message.size
-    buffers = []
+def _compressed_buffers(batch: Table, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Find the buffers of a record batch whose body has bytes `start` to `end`."""
     for place in batch.structs(2, 16):
         offset, length = batch.unpack("<qq", place)
         if length < LENGTH:
@@ -209,8 +207,7 @@ def _compressed_buffers(message: Message) -> list[tuple[int, int]]:
         if not start <= start + offset <= end - LENGTH:
             msg = f"a buffer begins at byte {start + offset}, outside of its message"
             raise BrokenMessageError(msg)
-        buffers.append((start + offset, length))
-    return buffers
+        yield start + offset, length
 
 
 def _with_decoded_size(read: Read, message: Message) -> Message:
@@ -218,7 +215,7 @@ def _with_decoded_size(read: Read, message: Message) -> Message:
     if not message.is_compressed:
         return message
     decoded = 0
-    for offset, length in _compressed_buffers(message):
+    for offset, length in message.buffers:
         (size,) = struct.unpack("<q", read(offset, LENGTH))
         decoded += length - LENGTH if size == -1 else max(size, 0)  # -1: stored as it is
     return message._replace(decoded=decoded)
