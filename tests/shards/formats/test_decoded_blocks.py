@@ -14,7 +14,12 @@ from counted_file import CountedFile
 from portable import same
 from reading import listed_files
 
-from dataporter.errors import ShardChangedError, ShardFormatError
+from dataporter.errors import (
+    ShardChangedError,
+    ShardFormatError,
+    ShardsNotFoundError,
+    StorageError,
+)
 from dataporter.shards.formats import arrow, jsonl, tar, tokens
 from dataporter.shards.formats.arrow import ArrowFormat
 from dataporter.shards.formats.format import ReadOptions
@@ -249,6 +254,27 @@ def test_wrong_bytes_are_an_error(written, tmp_path, name):
     file._folder[file._path] = bytes(contents)
     with pytest.raises((ShardChangedError, ShardFormatError), match="s3://bucket/"):
         format_.decode(file, block, scanned.schema, tmp_path / "decoded")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("error", [StorageError, ShardsNotFoundError, ShardChangedError])
+def test_errors_of_the_storage_are_raised_as_they_are(written, tmp_path, name, error):
+    path, format_ = written(name)
+    scanned = format_.scan(LocalFile(path))
+    block = scanned.blocks[0]
+
+    class Away(CountedFile):
+        def read(self, offset, size):
+            if self.name.endswith("index.json") or self._is_known(offset):
+                return super().read(offset, size)
+            raise error("the storage is away")
+
+        def _is_known(self, offset):
+            return not block.offset <= offset < block.offset + block.size
+
+    away = Away.of(path)
+    with pytest.raises(error, match="the storage is away"):
+        format_.decode(away, block, scanned.schema, tmp_path / "decoded")
 
 
 def test_damage_is_named_where_a_file_cannot_be_read_either(tmp_path):

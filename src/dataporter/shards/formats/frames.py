@@ -7,12 +7,12 @@ blocks. bgzip, pzstd, and appending to a file write such files.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from dataporter.shards.formats.compression import require_zstandard
 
-STEP = 256 << 10  # bytes read at once
+STEP = 256 << 10  # bytes decompressed at once
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 SKIPPABLE = b"\x2a\x4d\x18"  # after one byte from 0x50 to 0x5f: a frame without text, of pzstd
@@ -38,25 +38,29 @@ def compression_of(start: bytes) -> str | None:
     return "zstd" if start.startswith(ZSTD) or is_skippable else None
 
 
-def pieces_of(file: BinaryIO, compression: str, position: int = 0) -> Iterator[Piece]:
-    """Decompress what is left of a file, which begins and ends with frames.
+def pieces_of(
+    parts: Iterable[bytes | memoryview], compression: str, position: int = 0
+) -> Iterator[Piece]:
+    """Decompress parts of a file, the first of which begins, and the last ends, with a frame.
 
-    `position` is that of its first byte, from which the ends of frames are counted.
+    `position` is that of the first byte.
     """
+    source = iter(parts)
     begin = _decompressor(compression)
-    pending = b""
+    pending: bytes | memoryview = b""
     while True:
-        pending = pending or file.read(STEP)
+        pending = pending or next(source, b"")
         if not pending:
             return
-        if compression == "gzip" and not pending.strip(b"\0"):  # padding after the last member
+        # Zeros may follow the last member of a gzip file.
+        if compression == "gzip" and not bytes(pending).strip(b"\0"):
             position += len(pending)
             pending = b""
             continue
         frame = begin()
         while not frame.eof:
             if not pending:
-                pending = file.read(STEP)
+                pending = next(source, b"")
                 if not pending:
                     msg = "the compressed data ends in the middle of a frame"
                     raise BrokenFrameError(msg)

@@ -9,7 +9,6 @@ where in its frames the lines begin.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.damage import damaged
 from dataporter.shards.formats.evidence import Evidence, evidence
 from dataporter.shards.formats.format import Format, Rows, Sample
-from dataporter.shards.formats.frames import BrokenFrameError, compression_of, pieces_of
+from dataporter.shards.formats.frames import STEP, BrokenFrameError, compression_of, pieces_of
 from dataporter.shards.shard_file import ShardFile
 
 # Lines are looked for when a block is opened, at about 1 ms for this many bytes.
@@ -72,14 +71,9 @@ class JsonLinesFormat(Format):
         return schema.get("compression") is None
 
     def decode(self, file: ShardFile, block: Block, schema: Mapping[str, Any], to: Path) -> None:
-        compression, text = schema["compression"], file.read(block.offset, block.size)
-        starts = [0]
-        if compression is not None:
-            try:
-                pieces = pieces_of(io.BytesIO(text), compression, block.offset)
-                plain = b"".join(piece.text for piece in pieces)
-            except BrokenFrameError as error:
-                raise damaged(file, f"{compression} data", str(error)) from error
+        text, starts = file.read(block.offset, block.size), [0]
+        if schema["compression"] is not None:
+            plain = _decompressed(file, text, block.offset, schema["compression"])
             text, starts = memoryview(plain), [0, plain.find(b"\n") + 1]
         for start in starts:
             lines = text[start : start + block.decoded]
@@ -210,7 +204,7 @@ def _frame_blocks(file: BinaryIO, compression: str, lines: Lines) -> Iterator[Bl
     following: _Gathered | None = None  # begun by a frame that goes on with a line of `block`
     rest: list[bytes] = []  # the beginning of a line
     end = 0
-    for text, frame_end in pieces_of(file, compression):
+    for text, frame_end in pieces_of(iter(lambda: file.read(STEP), b""), compression):
         cut = text.find(b"\n") + 1 if following else 0
         last = text.rfind(b"\n") + 1
         if following and cut:
@@ -255,6 +249,15 @@ class _Gathered:
     def close(self, end: int) -> Block:
         size = end - self.offset
         return Block(self.offset, size, self.rows, self.decoded, self._evidence.value())
+
+
+def _decompressed(file: ShardFile, data: memoryview, offset: int, compression: str) -> bytes:
+    """Decompress the frames of a block that begins at an offset of a file."""
+    parts = (data[start : start + STEP] for start in range(0, len(data), STEP))
+    try:
+        return b"".join(piece.text for piece in pieces_of(parts, compression, offset))
+    except BrokenFrameError as error:
+        raise damaged(file, f"{compression} data", str(error)) from error
 
 
 def _sample(line: bytes, position: int, columns: Sequence[str] | None) -> Sample:

@@ -28,14 +28,14 @@ class ListedFolder:
     file: ShardFile = field(compare=False, repr=False)
 
 
-class Listing(NamedTuple):
+class ListedShard(NamedTuple):
     """The folder whose index lists a shard, and the name that the shard has there."""
 
     folder: ListedFolder
     name: str
 
 
-def folder_of(shard: ShardFile) -> Listing:
+def folder_of(shard: ShardFile) -> ListedShard:
     """Find the folder whose index lists a shard: its own, or the one above.
 
     Where several processes have written a dataset, each may have a folder of its own.
@@ -45,7 +45,7 @@ def folder_of(shard: ShardFile) -> Listing:
         index = shard.beside(path)
         if index is not None:
             folder = ListedFolder(index.name, index.version, index.size, index)
-            return Listing(folder, "/".join(parts[-depth:]))
+            return ListedShard(folder, "/".join(parts[-depth:]))
     msg = (
         f"{INDEX} is missing beside {shard.name}. It lists the shards of the folder: copy it from "
         f"where the data came from, or write the dataset again."
