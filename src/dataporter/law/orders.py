@@ -59,10 +59,10 @@ class Order(ABC):
         return None
 
     def announce(self, epoch: int, start: int, stop: int, plan: Plan) -> None:  # noqa: B027
-        """Take note that the ranks' steps from position `start` to `stop` are about to be read.
+        """Take note that the ranks' steps up to position `stop` are about to be read.
 
-        `plan` says which positions are this rank's, and what follows. An order over slow storage
-        can have it fetched. It must return at once.
+        Those before `start` have been delivered. `plan` says which positions are this rank's, and
+        what follows. An order over slow storage can have it fetched. It must return at once.
         """
 
 

@@ -38,7 +38,7 @@ from dataporter.shards.storage.options import StorageOptions
 
 _logger = logging.getLogger("dataporter.shards")
 
-_AHEAD_BYTES = 4 << 30  # at most are decoded ahead, and at most a quarter of the cache
+_AHEAD_BYTES = 4 << 30  # at most are brought ahead, and at most an eighth of the cache
 _LOAD_BYTES = 256 << 20  # of blocks that are brought ahead at a time, stored and decoded
 _REMEMBERED = 60.0  # seconds for which a block that failed is not tried again
 _COUNTERS = ("decoded", "bytes", "ahead", "hits", "waits", "waited_ms")
@@ -194,7 +194,7 @@ class Decoders:
                 self._lookaheads.pop(announcer, None)
                 continue
             if announcer not in self._lookaheads:
-                bound = min(_AHEAD_BYTES, self.cache.budget // 4)
+                bound = min(_AHEAD_BYTES, self.cache.budget // 8)
                 index = self._index
                 self._lookaheads[announcer] = Lookahead(index.ends, index.decoded, bound)
             self._lookaheads[announcer].announce(standing)

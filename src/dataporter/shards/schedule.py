@@ -23,7 +23,7 @@ from dataporter.shards.tracks import Uses
 
 
 class Standing(NamedTuple):
-    """The place of one rank: the positions from `start` to `stop` are next for its workers."""
+    """The place of one rank: all before `start` is delivered, all before `stop` is being read."""
 
     order: Order
     plan: Plan
@@ -85,8 +85,6 @@ class Lookahead:
     def __init__(self, ends: NDArray[np.int64], decoded: NDArray[np.int64], bound: int) -> None:
         self._ends, self._decoded, self._bound = ends, decoded, bound
         self._standing: Standing | None = None
-        # Workers may still read what the announcement before the last one gave them.
-        self._before: Standing | None = None
         self._origin = 0  # the epoch that the walk began in
         self._walk: Iterator[Need] = iter(())
         self._found: deque[Need] = deque()  # by the walk, and not yet returned by `next`
@@ -98,10 +96,8 @@ class Lookahead:
         """Take note of where the rank stands now."""
         previous, self._standing = self._standing, standing
         if previous is not None and _continues(previous, standing):
-            self._before = previous
             self._found.extendleft(reversed(self._refused))
         else:
-            self._before = standing
             self._origin = standing.epoch
             self._walk = needs(self._ends, standing)
             self._found.clear()
@@ -143,14 +139,14 @@ class Lookahead:
         self._refused.append(need)
 
     def distance(self, need: Need) -> int:
-        """Count the positions from where workers stand to a need, at least 0."""
-        if self._before is None:
+        """Count the positions from where the rank stands to a need, at least 0."""
+        if self._standing is None:
             return 0
-        return max(need.at - self._since_origin(self._before.epoch, self._before.start), 0)
+        return max(need.at - self._since_origin(self._standing.epoch, self._standing.start), 0)
 
     def distances(self) -> NDArray[np.int64] | None:
         """Count the positions to the next use of each block; None if nothing was announced."""
-        return None if self._before is None else distances(self._before, len(self._ends))
+        return None if self._standing is None else distances(self._standing, len(self._ends))
 
 
 def _continues(previous: Standing, now: Standing) -> bool:

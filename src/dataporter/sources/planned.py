@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dataporter.errors import OptionError, OptionTypeError, StateMismatchWarning
@@ -21,6 +21,9 @@ from dataporter.sources.arrivals import as_they_come
 from dataporter.sources.source import Reading, Result, Resumption, Source
 from dataporter.strategies import agreed
 from dataporter.user_warnings import warn_user
+
+_ANNOUNCED = 512  # positions in an announcement at most, if a step has fewer
+_ANNOUNCEMENTS = 64  # in an epoch at least
 
 
 class PlannedSource(Source):
@@ -146,11 +149,12 @@ class PlannedSource(Source):
         order, plan = self._sampler.order, self.plan
         if progress.ahead:  # counted without what was delivered ahead, which lies beyond the start
             plan = replace(plan, length=plan.length - size_of(progress.ahead))
+        delivered = _Delivered(progress.samples_processed)
         reading = Reading(
-            tasks=_tasks(progress, order, plan, EpochKeys(self.seed, progress.epoch)),
+            tasks=_tasks(progress, order, plan, EpochKeys(self.seed, progress.epoch), delivered),
             fetch=self._fetch,
             progress=progress,
-            received=_receiver(progress, plan),
+            received=_receiver(progress, plan, delivered),
         )
         return reading if self.comes_in_order else as_they_come(reading)
 
@@ -191,27 +195,38 @@ class PlannedSource(Source):
         return self._sampler.times_set
 
 
-def _tasks(progress: Progress, order: Order, plan: Plan, keys: EpochKeys) -> Iterator[Task]:
-    number, size = progress.batches_processed, plan.batch_size
-    start = progress.samples_processed
-    deal = functools.partial(order.deal, progress.epoch)
-    for block in plan.blocks(start, deal):
+@dataclass(slots=True)
+class _Delivered:
+    """How far a pass has come, for those who make its tasks."""
+
+    position: int
+
+
+def _tasks(
+    progress: Progress, order: Order, plan: Plan, keys: EpochKeys, delivered: _Delivered
+) -> Iterator[Task]:
+    size, batches = plan.batch_size, 0
+    begin, deal = progress.samples_processed, functools.partial(order.deal, progress.epoch)
+    announced = max(min(_ANNOUNCED, plan.length // _ANNOUNCEMENTS) // plan.step_size, 1)
+    for block in plan.blocks(begin, deal):
         positions = around(progress.ahead, block) if progress.ahead else block
-        stop = plan.position_after(start, -(-len(block) // size))
-        order.announce(progress.epoch, start, stop, plan)
-        start = stop
         indices = order.indices(progress.epoch, positions)
         for first in range(0, len(positions), size):
-            number += 1
+            if batches % announced == 0:
+                stop = plan.position_after(begin, batches + announced)
+                order.announce(progress.epoch, delivered.position, stop, plan)
+            batches += 1
             batch = slice(first, first + size)
+            number = progress.batches_processed + batches
             yield Task(number, Samples(indices[batch], positions[batch], keys))
 
 
-def _receiver(start: Progress, plan: Plan) -> Callable[[Task, Any], Result]:
+def _receiver(start: Progress, plan: Plan, delivered: _Delivered) -> Callable[[Task, Any], Result]:
     epoch, position, batches = start.epoch, start.samples_processed, start.batches_processed
 
     def received(task: Task, batch: Any) -> Result:
         reached = plan.position_after(position, task.number - batches)
+        delivered.position = reached
         if not start.ahead:
             return Progress(epoch, reached, task.number), batch
         reached = int(around(start.ahead, [reached])[0])
