@@ -17,6 +17,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     │   ├── StateMismatchError                the state belongs to other data or another order
     │   └── StateMissingError                 (KeyError too) a checkpoint has no loader state
     ├── CollationError        (ValueError)    rows that do not fit into one batch
+    ├── TooManySkippedError   (RuntimeError)  more samples than `max_skipped` cannot be read
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
     ├── LaneError             (RuntimeError)  a lane's state cannot be saved, copied or restored
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
@@ -127,6 +128,10 @@ class StateMissingError(StateError, KeyError):
 
 class CollationError(DataPorterError, ValueError):
     """The rows of a batch do not fit together, or do not fit the collator."""
+
+
+class TooManySkippedError(DataPorterError, RuntimeError):
+    """More samples than `max_skipped` cannot be read."""
 
 
 class StaleIteratorError(DataPorterError, RuntimeError):

@@ -105,6 +105,7 @@ class LoaderOptions(Generic[Sample_co]):
     converter: Any = None
     engine: str | None = None
     on_error: str = "raise"
+    max_skipped: int | None = None
     max_restarts: int = 3
     prefetch_bytes: int = PREFETCH_BYTES
     lanes: int | None = None
@@ -129,6 +130,10 @@ class LoaderOptions(Generic[Sample_co]):
             raise OptionError(msg)
         if self.on_error not in ("raise", "skip"):
             msg = f"on_error must be 'raise' or 'skip', found {self.on_error!r}."
+            raise OptionError(msg)
+        check_int("max_skipped", self.max_skipped, least=0, optional=True)
+        if self.max_skipped is not None and self.on_error != "skip":
+            msg = "max_skipped= bounds what on_error='skip' omits. Pass both, or neither."
             raise OptionError(msg)
         check_int("max_restarts", self.max_restarts, least=0)
         check_int("device_prefetch", self.device_prefetch, least=1)

@@ -78,6 +78,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
       for datasets that release the GIL and draw from `sample_rng()` only.
     - `on_error`: "raise" an error of the dataset, or "skip" the sample: it is left out of its
       batch, listed in `skipped` and logged; positions count as if it were there.
+    - `max_skipped`: the most samples that "skip" leaves out of an epoch; one more is an error.
     - `max_restarts`: how many workers are replaced that die of the same batch, or one after
       another with no batch delivered in between.
     - `prefetch_bytes`: the memory for batches ahead beyond `num_workers * prefetch_factor`,

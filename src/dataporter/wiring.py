@@ -35,6 +35,7 @@ def make_fetcher(options: LoaderOptions[Any], dataset: Any) -> Fetcher:
         batched=options.batch_size is not None or options.batch_sampler is not None,
         randomness=options.randomness and not (options.in_threads and options.num_workers),
         skips_errors=options.on_error == "skip",
+        max_skipped=options.max_skipped,
     )
 
 

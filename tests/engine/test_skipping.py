@@ -12,7 +12,7 @@ from support import Augmented, Ids, flat, one_pass
 from watching import environment
 
 from dataporter import ResumableDataLoader
-from dataporter.errors import WorkerRestartWarning
+from dataporter.errors import TooManySkippedError, WorkerRestartWarning
 
 
 class Damaged(Augmented):
@@ -85,6 +85,35 @@ def test_positions_stay_exact_after_a_resume(num_workers):
     resumed = make()
     resumed.load_state_dict(loader.state_dict())
     assert flat([*seen, *(ids for ids, _ in one_pass(resumed))]) == [0, 1, 4, 5, *range(6, 12)]
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {"num_workers": 0},
+        {"num_workers": 2},
+        {"num_workers": 2, "engine": "threads", "randomness": False},
+    ],
+    ids=str,
+)
+def test_one_more_than_max_skipped_is_an_error_and_its_batch_stays_the_next(workers):
+    def make(damaged: set[int], max_skipped: int) -> ResumableDataLoader:
+        options = {"seed": 1, "on_error": "skip", "max_skipped": max_skipped, **workers}
+        return ResumableDataLoader(Damaged(12, damaged), 3, **options)
+
+    loader = make({1, 7}, 1)
+    seen = []
+    with pytest.raises(TooManySkippedError, match=r"max_skipped=1 .* index 7: OSError"):
+        for ids, _ in loader:
+            seen += ids.tolist()
+    assert seen == [0, 2, 3, 4, 5]
+    assert [skipped.index for skipped in loader.skipped] == [1]
+    resumed = make({1}, 1)
+    resumed.load_state_dict(loader.state_dict())
+    assert flat(ids for ids, _ in one_pass(resumed)) == [6, 7, 8, 9, 10, 11]
+    enough = make({1, 7}, 2)
+    for _ in range(2):  # a bound of each epoch
+        assert len(flat(ids for ids, _ in one_pass(enough))) == 10
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

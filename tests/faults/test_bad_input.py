@@ -522,6 +522,7 @@ def test_a_dataset_that_closes_its_own_inherited_descriptors_does_no_harm():
         ({"prefetch_factor": -1}, OptionError, "prefetch_factor must be at least 1, found -1"),
         ({"prefetch_factor": 2.5}, OptionTypeError, "prefetch_factor must be an int, found float"),
         ({"prefetch_factor": "2"}, OptionTypeError, "prefetch_factor must be an int, found str"),
+        ({"max_skipped": 3}, OptionError, "max_skipped= bounds what on_error='skip' omits"),
         ({"max_restarts": -1}, OptionError, "max_restarts must be at least 0, found -1"),
         ({"max_restarts": 1.0}, OptionTypeError, "max_restarts must be an int, found float 1.0"),
         ({"collate_fn": "stack"}, OptionTypeError, "collate_fn must be callable, found str"),

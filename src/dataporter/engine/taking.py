@@ -80,13 +80,13 @@ class Taker:
             self._slots.free(number)
         try:
             batch = read_batch(memory, offset, size)
-        except Exception as error:  # noqa: BLE001  of a class that cannot be rebuilt here
+            if outcome == PARTIAL:
+                is_empty, batch, skipped = batch
+                for sample in skipped:
+                    self._fetch.note_skipped(sample)
+                batch = EMPTY if is_empty else batch
+        except Exception as error:  # noqa: BLE001  too many, or a class that is unknown here
             return Failed(error)
-        if outcome == PARTIAL:
-            is_empty, batch, skipped = batch
-            for sample in skipped:
-                self._fetch.note_skipped(sample)
-            batch = EMPTY if is_empty else batch
         if not self._pins or batch is EMPTY or (is_locked and self._copies_ahead):
             return batch
         return pinned(batch)  # of a locked slot, only the parts that do not lie in it

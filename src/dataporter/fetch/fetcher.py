@@ -12,6 +12,7 @@ so, has the random numbers of its first sample.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import default_collate, default_convert
 
-from dataporter.errors import OptionTypeError
+from dataporter.errors import OptionTypeError, TooManySkippedError
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.randomness import EpochKeys, LazySeeding, finished
 from dataporter.fetch.tasks import Samples
@@ -109,12 +110,15 @@ class Fetcher:
         batched: bool = True,
         randomness: bool = True,
         skips_errors: bool = False,
+        max_skipped: int | None = None,
     ) -> None:
         self._dataset = dataset
         self.is_batched = batched
         self._skips_errors = skips_errors
         self.skipped: list[Skipped] = []  # the samples left out so far, each once an epoch
         self._known: set[tuple[int, int, str]] = set()  # those: epoch, position, index
+        self._max_skipped = max_skipped
+        self._num_skipped: Counter[int] = Counter()  # by epoch
         self._report: Callable[[Skipped], None] = self.note_skipped
         self.timing: Timing | None = None  # where times are noted, while it is profiled
         self._fetching = LazySeeding(seeds_globals=randomness)
@@ -215,11 +219,16 @@ class Fetcher:
     def note_skipped(self, skipped: Skipped) -> None:
         """List and log a sample that is left out, unless it is listed already.
 
-        A batch that was looked ahead to, or interrupted, is fetched again.
+        A batch that was looked ahead to, or interrupted, is fetched again. Raise
+        `TooManySkippedError` if the epoch may leave out no more.
         """
         known = skipped.epoch, skipped.position, repr(skipped.index)
         if known in self._known:
             return
+        most = self._max_skipped
+        if most is not None and self._num_skipped[skipped.epoch] >= most:
+            raise _too_many(skipped, most)
+        self._num_skipped[skipped.epoch] += 1
         self._known.add(known)
         self.skipped.append(skipped)
         _log.warning("left out the sample at index %r: %s", skipped.index, skipped.error)
@@ -328,3 +337,11 @@ def _as_rows(indices: Sequence[Any] | NDArray[np.int64]) -> NDArray[np.int64] | 
     if all(type(index) is int and index >= 0 for index in indices):
         return np.array(indices, dtype=np.int64)
     return None
+
+
+def _too_many(skipped: Skipped, most: int) -> TooManySkippedError:
+    return TooManySkippedError(
+        f"More than max_skipped={most:,} samples of epoch {skipped.epoch} cannot be read. The "
+        f"last one, at index {skipped.index!r}: {skipped.error}. Repair the data, or allow more. "
+        "A resume continues at the same batch."
+    )

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from dataporter.errors import (
     ShardChangedError,
     ShardsNotFoundError,
     StorageError,
+    TooManySkippedError,
     WorkerRestartWarning,
 )
 from dataporter.shards import ShardedDataset
@@ -262,7 +264,7 @@ def test_a_fault_that_stays_names_the_object_the_range_and_what_was_tried(
         list(corpus)
     words = str(caught.value)
     assert "503" in words
-    assert "tries" in words
+    assert re.search(r"tried \d+ times in 1 s", words)
     assert "bytes 0" in words
     proxy.heal()
     assert corpus[0]["id"] == 0
@@ -272,10 +274,18 @@ def test_holes_of_an_object_that_cannot_be_fetched_keep_positions(open_stored, p
     expected = [number for number in local_ids(lines) if number // 15 != 7]
     corpus = open_stored("lines", storage_timeout=1)
     proxy.fault("status", path="part-7.jsonl")
-    loader = loader_of(corpus, num_workers=1, on_error="skip")
-    with pytest.warns(Warning, match="skip"):
-        found = ids(loader)
-    assert found == expected
+    loader = loader_of(corpus, num_workers=1, on_error="skip", max_skipped=15)
+    assert ids(loader) == expected
+    assert {skipped.index // 15 for skipped in loader.skipped} == {7}
+    assert "part-7.jsonl" in loader.skipped[0].error
+
+
+def test_holes_beyond_their_budget_are_an_error(open_stored, proxy):
+    corpus = open_stored("lines", storage_timeout=1)
+    proxy.fault("status", path="part-7.jsonl")
+    loader = loader_of(corpus, on_error="skip", max_skipped=14)
+    with pytest.raises(TooManySkippedError, match=r"part-7\.jsonl"):
+        ids(loader)
 
 
 def test_an_object_that_is_replaced_in_mid_run_is_an_error(open_stored, stored, lines):
