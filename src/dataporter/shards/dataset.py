@@ -152,6 +152,19 @@ class ShardedDataset:
         """Return the hash of the index: the same for the same files, wherever they lie."""
         return self.index.fingerprint
 
+    def stats(self) -> dict[str, int]:
+        """Return counters of this rank's porter since it started; none if files are only mapped.
+
+        - `decoded`, `bytes`: blocks written to the cache, and their bytes; `ahead`: those of them
+          that nobody had asked for yet.
+        - `hits`, `waits`, `waited_ms`: blocks that were found in the cache, and waited for.
+        - `evicted`, `budget`: blocks removed from the cache, and the bytes that it may take.
+        - `requests`, `fetched`: requests to a storage, and the bytes that they brought.
+        - `retries`, `hedges`, `throttled`, `failed`: requests sent again after a fault, sent a
+          second time because they were late, refused as too many, and given up.
+        """
+        return {} if self._porter is None else self._porter.stats()
+
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order that a loader reads: well mixed, from few blocks at a time."""
         order: Order

@@ -154,7 +154,7 @@ def test_each_byte_is_fetched_once_and_nothing_else(open_stored, proxy: ProxyPro
     loader = loader_of(corpus, num_workers=2)
     for _ in range(2):
         assert len(ids(loader)) == 600
-    stats = corpus._porter.stats()
+    stats = corpus.stats()
     index = corpus.index
     tails = int(index.sizes.sum()) - int(index.size.sum()) - 4 * len(index.paths)  # "PAR1"
     assert sum(proxy.sent.values()) == int(index.size.sum()) + tails == stats["fetched"]
@@ -207,10 +207,10 @@ def test_a_cache_of_half_the_data_serves_about_half(open_stored, proxy: ProxyPro
     corpus = open_stored("lines", cache_bytes=half)
     loader = loader_of(corpus, num_workers=1, batch_size=4)
     assert len(ids(loader)) == 600
-    first = corpus._porter.stats()["decoded"]
+    first = corpus.stats()["decoded"]
     for _ in range(4):
         assert len(ids(loader)) == 600
-    later = (corpus._porter.stats()["decoded"] - first) / 4
+    later = (corpus.stats()["decoded"] - first) / 4
     assert 40 <= first <= 48
     assert later <= 0.75 * 40
 
@@ -235,7 +235,7 @@ def test_faults_change_nothing(kind, faults, open_stored, proxy: ProxyProcess, r
     for name, details in faults.items():
         proxy.fault(name, **details)
     assert ids(loader_of(corpus, num_workers=2)) == local_ids(request.getfixturevalue(kind))
-    assert corpus._porter.stats()["retries"] > 0
+    assert corpus.stats()["retries"] > 0
 
 
 def test_wrong_bytes_are_fetched_again(open_stored, proxy: ProxyProcess, lines):
@@ -401,5 +401,5 @@ def test_a_progress_of_what_is_waited_for_is_logged(open_stored, proxy: ProxyPro
     proxy.delay(2.5)
     assert corpus[0]["id"] == 0
     assert "waiting for 1 block from s3://stored-bucket/texts" in caplog.text
-    assert isinstance(corpus._porter.stats()["waited_ms"], int)
+    assert isinstance(corpus.stats()["waited_ms"], int)
     assert np.all(corpus.index.rows == 15)

@@ -22,6 +22,8 @@ from dataporter.shards.storage.stored import Stored
 # An entry of the cache, its size, and a function that writes it.
 Keep = Callable[[int, int, Callable[[Path], None]], memoryview | None]
 
+_COUNTERS = ("requests", "retries", "hedges", "throttled", "failed")
+
 
 class StoredOrigin(Origin):
     """Files in a storage.
@@ -70,8 +72,8 @@ class StoredOrigin(Origin):
 
     def counters(self) -> dict[str, int]:
         counted = self._storage.counters()
-        counted["fetched"] = counted.pop("bytes", 0)  # `bytes` are those of the cache
-        return counted
+        fetched = {"fetched": counted.get("bytes", 0)}  # `bytes` are those of the cache
+        return fetched | {name: counted.get(name, 0) for name in _COUNTERS}
 
     def _file(self, number: int) -> RemoteFile:
         index = self._index
