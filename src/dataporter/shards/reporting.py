@@ -35,7 +35,7 @@ class Reporter(threading.Thread):
 
     def run(self) -> None:
         before: Mapping[str, int] = {}
-        last = time.monotonic()
+        last = time.monotonic() - _EVERY  # the first summary comes soon
         while True:
             time.sleep(_SOON)
             now = self._statistics()
