@@ -129,7 +129,7 @@ def _find(request: str, kinds: Kinds) -> tuple[str, list[str]]:
         return os.path.dirname(request), [request]
     if not glob.has_magic(request):
         raise _not_there(request, f"there is no file or folder {request}")
-    root = _folder_of_glob(request)
+    root = folder_of_glob(request)
     found = [
         path
         for path in glob.iglob(request, recursive=True)
@@ -140,7 +140,8 @@ def _find(request: str, kinds: Kinds) -> tuple[str, list[str]]:
     return root, found
 
 
-def _folder_of_glob(pattern: str) -> str:
+def folder_of_glob(pattern: str) -> str:
+    """Return the folder above the first wildcard of a glob."""
     folder = pattern
     while glob.has_magic(folder):
         folder = os.path.dirname(folder)

@@ -1,8 +1,8 @@
 """The index as a file: Arrow IPC with a row a block, mapped when it is read.
 
-Files, schemas and the fingerprint are JSON in the metadata of its schema, with a seal over
-everything, so that a damaged file is known as one. A file is written under a temporary name and
-renamed: it is whole or absent.
+Files, their root, schemas and the fingerprint are JSON in the metadata of its schema, with a seal
+over everything, so that a damaged file is known as one. A file is written under a temporary name
+and renamed: it is whole or absent.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dataporter.shards.index import COLUMNS, Index
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.urls import Url, is_url
 
-VERSION = 2
+VERSION = 3
 
 _ABOUT = b"dataporter.index"  # keys of the metadata
 _SEAL = b"dataporter.seal"
 
 
-def read_index(path: Path, root: Path | Url) -> Index | None:
-    """Map the index in a file. Return None if it is absent, damaged or of another version."""
+def read_index(path: Path, root: Path | Url | None = None) -> Index | None:
+    """Map the index in a file. Return None if it is absent, damaged or of another version.
+
+    `root` is where the files lie now; by default, where they lay when they were indexed.
+    """
     # Windows cannot replace a file that is mapped.
     open_file = pa.memory_map if os.name == "posix" else pa.OSFile
     try:
@@ -47,7 +50,7 @@ def read_index(path: Path, root: Path | Url) -> Index | None:
     if values["version"] != VERSION:
         return None
     return Index(
-        root=root,
+        root=_root(values["root"]) if root is None else root,
         format=values["format"],
         paths=values["paths"],
         sizes=np.array(values["sizes"], np.int64),
@@ -67,6 +70,7 @@ def write_index(index: Index, path: Path) -> None:
         {
             "version": VERSION,
             "fingerprint": index.fingerprint,
+            "root": str(index.root),
             "format": index.format,
             "paths": list(index.paths),
             "sizes": index.sizes.tolist(),
@@ -93,6 +97,10 @@ def write_index(index: Index, path: Path) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _root(kept: str) -> Path | Url:
+    return Url.of(kept) if is_url(kept) else Path(kept)
 
 
 # pyarrow's own conversions import pandas, where it is installed: 0.3 s and 60 MB.
