@@ -73,14 +73,15 @@ def explain(state: Mapping[str, Any]) -> Explains:
     return Explanation(identity=identity, progress=progress)
 
 
-def laid_out(rows: list[Row], width: int = WIDTH) -> str:
-    """Set rows in two columns of text."""
+def laid_out(rows: list[Row], width: int = WIDTH, *, breaks_words: bool = True) -> str:
+    """Set rows in two columns of text. Long paths stay whole if `breaks_words` is False."""
     edge = max(len(heading) for heading, _ in rows) + 2
     return "\n".join(
         textwrap.fill(
             printable(f"{heading:{edge}}{words}"),
             width,
             subsequent_indent=" " * edge,
+            break_long_words=breaks_words,
             break_on_hyphens=False,
         )
         for heading, words in rows

@@ -1,0 +1,182 @@
+"""The data of a state: its index, if that is kept, and where in the files the state stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any, ClassVar, TypeAlias
+
+from dataporter.errors import MissingExtraError
+from dataporter.law.explanation import Explains, Explanation, Row, counted
+from dataporter.shards.index import Index
+from dataporter.tools.inspect.in_files import InFiles, locate, order_of
+from dataporter.tools.inspect.indexes import index_with, indexes_of, shown_place
+from dataporter.tools.profile.units import size
+
+_FINGERPRINT = re.compile(r"([0-9a-f]{32})(\[.*\])?")  # of an index, and of a Subset of its data
+_SHOWN = 3  # other indexes
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnData:
+    """The index of a state's data."""
+
+    index: Index
+    standing: InFiles | None
+    unknown: str | None = None  # why there is no standing
+    matches: ClassVar[bool] = True
+
+    def rows(self) -> list[Row]:
+        index = self.index
+        bytes_ = size(int(index.size.sum()))
+        if (decoded := int(index.decoded.sum())) != int(index.size.sum()):
+            bytes_ += f" stored, {size(decoded)} decoded"
+        data = (
+            f"{counted(len(index.paths), 'file')} of format {index.format} in {index.root}: "
+            f"{counted(len(index), 'row')} in {counted(len(index.rows), 'block')}, {bytes_}"
+        )
+        kept = f"written {_ago(_written(index))}, fingerprint {index.fingerprint}, in {index.place}"
+        rows = [("data", data), ("index", kept)]
+        if self.standing is None:
+            return [*rows, ("in files", f"not known: {self.unknown}")]
+        return rows + self.standing.rows()
+
+    def as_dict(self) -> dict[str, Any]:
+        standing = None if self.standing is None else self.standing.as_dict()
+        return {
+            "matches": True,
+            "index": _figures(self.index),
+            "standing": standing,
+            "unknown": self.unknown,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OtherData:
+    """The indexes of data that was given, none of which is the state's."""
+
+    places: Sequence[str]
+    fingerprint: str | None  # of the state
+    indexes: Sequence[Index]
+    matches: ClassVar[bool] = False
+
+    def rows(self) -> list[Row]:
+        saved = "no fingerprint" if self.fingerprint is None else f"fingerprint {self.fingerprint}"
+        found = [f"{index.fingerprint} (index {index.place})" for index in self.indexes[:_SHOWN]]
+        if (more := len(self.indexes) - _SHOWN) > 0:
+            found.append(f"{more:,} more")
+        words = (
+            f"not that in {', '.join(self.places)}: the state has {saved}, the data there has "
+            f"{', '.join(found)}"
+        )
+        return [("data", words)]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "matches": False,
+            "places": list(self.places),
+            "state_fingerprint": self.fingerprint,
+            "indexes": [_figures(index) for index in self.indexes],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NoIndex:
+    """Data in files whose index was not found, or cannot be read here."""
+
+    why: str
+    matches: ClassVar[bool] = False
+
+    def rows(self) -> list[Row]:
+        return [("data", self.why)]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"matches": None, "index": None, "standing": None, "unknown": self.why}
+
+
+Data: TypeAlias = OwnData | OtherData | NoIndex
+
+
+class KnownData:
+    """The data that a user named, else the indexes in the user's cache folder."""
+
+    def __init__(self, places: Sequence[str]) -> None:
+        self._places = [shown_place(place) for place in places]
+        self._given = [index for place in places for index in indexes_of(place)]
+        self._kept: dict[str, Index | None] = {}  # found so far, by fingerprint
+
+    def explained(self, words: Explains) -> tuple[Explains, Data | None]:
+        """Find the data of a state. If the index tells the state's order, explain that too."""
+        saved = words.identity.fingerprint if isinstance(words, Explanation) else None
+        try:
+            index, part = self._find(saved)
+        except MissingExtraError as error:
+            return words, NoIndex(f"its index is kept, but cannot be read: {error}")
+        if index is None or not isinstance(words, Explanation):
+            return words, self._not_found(words, saved)
+        if part:
+            return words, OwnData(index, None, "the state is of a Subset of this data")
+        order = order_of(words.identity, index)
+        if order is None:
+            unknown = f"the index alone does not tell the order {words.identity.order!r}"
+            return words, OwnData(index, None, unknown)
+        if words.length != len(index) or any(end > len(index) for _, end in words.progress.ahead):
+            unknown = f"the state is damaged, since it does not fit {counted(len(index), 'row')}"
+            return words, OwnData(index, None, unknown)
+        words = replace(words, order=order)
+        return words, OwnData(index, locate(words, index, order))
+
+    def _not_found(self, words: Explains, saved: str | None) -> Data | None:
+        if self._places:
+            return OtherData(self._places, saved, self._given)
+        if isinstance(words, Explanation) and words.identity.order.startswith("tracks-"):
+            return NoIndex("its index was not found: name the data, or the index, by --data")
+        return None  # it need not be data in files
+
+    def _find(self, saved: str | None) -> tuple[Index | None, str | None]:
+        """Return the index of a fingerprint, and the part of its data that a Subset has."""
+        match = _FINGERPRINT.fullmatch(saved or "")
+        if match is None:
+            return None, None
+        fingerprint, part = match.groups()
+        if not self._places:
+            if fingerprint not in self._kept:
+                self._kept[fingerprint] = index_with(fingerprint)
+            return self._kept[fingerprint], part
+        given = (index for index in self._given if index.fingerprint == fingerprint)
+        return next(given, None), part
+
+
+def _figures(index: Index) -> dict[str, Any]:
+    return {
+        "path": str(index.place),
+        "written": datetime.fromtimestamp(_written(index), timezone.utc).isoformat(),
+        "root": str(index.root),
+        "format": index.format,
+        "files": len(index.paths),
+        "blocks": len(index.rows),
+        "rows": len(index),
+        "stored_bytes": int(index.size.sum()),
+        "decoded_bytes": int(index.decoded.sum()),
+        "fingerprint": index.fingerprint,
+    }
+
+
+def _written(index: Index) -> float:
+    try:
+        return os.path.getmtime(index.place or "")  # noqa: PTH204  an index need not have a place
+    except OSError:  # replaced by another one just now
+        return time.time()
+
+
+def _ago(moment: float) -> str:
+    seconds = time.time() - moment
+    for unit, length in _UNITS:
+        if seconds >= length:
+            return f"{counted(int(seconds // length), unit)} ago"
+    return "less than a minute ago"
