@@ -211,7 +211,7 @@ def test_a_cache_of_half_the_data_serves_about_half(open_stored, proxy: ProxyPro
     for _ in range(4):
         assert len(ids(loader)) == 600
     later = (corpus.stats()["decoded"] - first) / 4
-    assert 40 <= first <= 48
+    assert 38 <= first <= 48  # a block can be read before it is counted
     assert later <= 0.75 * 40
 
 
