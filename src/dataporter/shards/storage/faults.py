@@ -51,14 +51,6 @@ _EXPIRED = re.compile(
 _THROTTLED = {429, 503}
 _TRANSIENT = {408, 425, 500, 502, 504, 509, 520, 521, 522, 523, 524, 529}
 
-_ERRORS: tuple[tuple[type[BaseException], Kind, str], ...] = (
-    (ChangedError, Kind.CHANGED, ""),
-    (CutShortError, Kind.TRANSIENT, "the answer was cut short"),
-    (FileNotFoundError, Kind.ABSENT, "there is no such file"),
-    (PermissionError, Kind.REFUSED, "access was refused"),
-    (TimeoutError, Kind.TRANSIENT, "no answer came in time"),
-    (asyncio.TimeoutError, Kind.TRANSIENT, "no answer came in time"),  # before Python 3.11
-)
 _NO_HOST = Fault(Kind.UNKNOWN_HOST, "the name of the server was not found")
 _REFUSED = Fault(Kind.TRANSIENT, "the connection was refused")
 _CUT_SHORT = Fault(Kind.TRANSIENT, "the answer was cut short")

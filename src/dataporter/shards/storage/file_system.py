@@ -62,7 +62,7 @@ class FileSystem:
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-        session = getattr(getattr(self._own, "system", None), "_session", None)
+        session: Any = getattr(getattr(self._own, "system", None), "_session", None)
         if self._asynchronous and hasattr(session, "close"):
             await session.close()
 

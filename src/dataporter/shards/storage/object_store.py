@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
 import obstore
@@ -25,6 +25,9 @@ from dataporter.shards.storage.faults import ChangedError, CutShortError, Kind, 
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.stored import Stored
 from dataporter.shards.storage.urls import Url
+
+if TYPE_CHECKING:  # they exist for type checkers only
+    from obstore import GetOptions
 
 _KEY = re.compile(r"key: '?(\w+)")  # in obstore's error about an option
 _WEB = frozenset({"http", "https"})
@@ -76,7 +79,7 @@ class ObjectStore:
 
     async def get(self, file: Stored, start: int, stop: int) -> memoryview:
         store, key = self._place(file.path)
-        options: dict[str, Any] = {"range": (start, stop)}
+        options: GetOptions = {"range": (start, stop)}
         if file.version.startswith('"'):
             options["if_match"] = file.version
         answer = await obstore.get_async(store, key, options=options)
@@ -123,7 +126,7 @@ def _store(url: str, options: StorageOptions) -> Any:
     client = {"timeout": f"{max(60, round(options.patience))}s", **given.pop("client_options", {})}
     if url.startswith("http://") or _endpoint(given).startswith("http://"):
         client.setdefault("allow_http", True)
-    fixed = {"client_options": client, "retry_config": {"max_retries": 0}}
+    fixed: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
     try:
         if url.startswith(("http://", "https://")):
             if given:
@@ -131,7 +134,7 @@ def _store(url: str, options: StorageOptions) -> Any:
             return HTTPStore(url, **fixed)
         if url.startswith(("s3:", "s3a:")) and _has_profile(given):
             given["credential_provider"] = _profile()
-        return from_url(url, **given, **fixed)
+        return from_url(url, **{**given, **fixed})
     except (BaseError, ValueError, TypeError) as error:
         if not isinstance(error, OptionError):
             named = _KEY.search(str(error))

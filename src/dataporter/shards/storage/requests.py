@@ -212,7 +212,7 @@ class Requests:
             _log.warning(words, self._root, passed, fault.words, left)
 
 
-async def _first_answer(sent: set[asyncio.Future[T]]) -> T:
+async def _first_answer(sent: set[asyncio.Task[T]]) -> T:
     """Return the first answer of several requests. If all fail, raise the error of the last."""
     waiting = sent
     while True:

@@ -27,6 +27,8 @@ from dataporter.shards.storage.urls import Url
 
 T = TypeVar("T")
 
+Parts = list[memoryview]
+
 # The schemes of obstore. fsspec has the others.
 OBJECT_STORES = frozenset({
     "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https",
@@ -58,16 +60,16 @@ class Storage:
         except ShardsNotFoundError:
             return None
 
-    def read(self, file: Stored, ranges: Sequence[Range]) -> list[memoryview]:
+    def read(self, file: Stored, ranges: Sequence[Range]) -> Parts:
         """Return ranges of a file, in the order they are asked for."""
         return self._finish(self.begin(file, ranges))
 
-    def begin(self, file: Stored, ranges: Sequence[Range]) -> Future[list[memoryview]]:
+    def begin(self, file: Stored, ranges: Sequence[Range]) -> Future[Parts]:
         """Begin to read ranges of a file, each its first byte and its end.
 
         Neighbours are read as one, and a large range by several requests at a time.
         """
-        return self._begin(self._read(file, list(ranges)))
+        return self._begin(self._read(file, tuple(ranges)))
 
     def copy(self, file: Stored, start: int, stop: int, descriptor: int) -> None:
         """Write a range of a file to another file, at its beginning, as the parts come."""
@@ -86,7 +88,7 @@ class Storage:
         self._thread.join()
         self._loop.close()
 
-    async def _read(self, file: Stored, ranges: list[Range]) -> list[memoryview]:
+    async def _read(self, file: Stored, ranges: Sequence[Range]) -> Parts:
         parts = [part for run in merged(ranges) for part in split(run)]
         found = await _together(self._requests.get(file, *part) for part in parts)
         starts = [start for start, _ in parts]
@@ -152,7 +154,7 @@ def _cut(starts: list[int], parts: list[memoryview], start: int, stop: int) -> m
     view = parts[at][start - starts[at] : stop - starts[at]]
     if len(view) == stop - start:
         return view
-    joined = memoryview(np.empty(stop - start, np.uint8))
+    joined = np.empty(stop - start, np.uint8).data
     while True:
         joined[starts[at] - start if starts[at] > start else 0 :][: len(view)] = view
         at += 1
