@@ -18,12 +18,13 @@ from dataporter.law import Order, Plan, ShuffledOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
-from dataporter.shards.listing import Files, is_remote
+from dataporter.shards.listing import Files, as_sequence, is_remote
 from dataporter.shards.opening import Wanted, open_dataset
 from dataporter.shards.porter import Porter
 from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
 from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.storage.urls import urls_with_secrets
 from dataporter.shards.tracks import BlockAfterBlock, TracksOrder, tracks_for
 
 # Files of up to so many bytes are shuffled as a whole: all of their blocks are in use at a time.
@@ -224,8 +225,12 @@ def _storage(
         msg = f"storage_options must be a dict, found {type(options).__name__}."  # it has secrets
         raise OptionTypeError(msg)
     if is_remote(files):
-        given = dict(options or {})
-        return StorageOptions(given=given, max_requests=max_requests, patience=float(timeout))
+        return StorageOptions(
+            given=dict(options or {}),
+            full_urls=urls_with_secrets(as_sequence(files)),
+            max_requests=max_requests,
+            patience=float(timeout),
+        )
     if options is not None:
         msg = "storage_options= is for files that are named by URLs. Leave it out."
         raise OptionError(msg)

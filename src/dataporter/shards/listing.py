@@ -61,13 +61,23 @@ def as_sequence(files: Files) -> list[str]:
         isinstance(one, str | os.PathLike) for one in each
     )
     if not is_named:
-        msg = f"files must be a path, a glob or a list of these, found {files!r}."
+        msg = f"files must be a path, a glob or a list of these, found {_in_words(files)}."
         raise OptionTypeError(msg)
     names = [os.fspath(one) for one in each]
     if not names or not all(names):
-        msg = f"files must name at least one file, found {files!r}. Name a folder or a glob."
+        found = _in_words(files)
+        msg = f"files must name at least one file, found {found}. Name a folder or a glob."
         raise OptionError(msg)
     return names
+
+
+def _in_words(files: object) -> str:
+    """Show what was asked for, without the secrets of URLs."""
+    if isinstance(files, str):
+        return repr(str(Url.of(files)) if is_url(files) else files)
+    if isinstance(files, list | tuple):
+        return f"[{', '.join(map(_in_words, files))}]"
+    return repr(files)
 
 
 def is_remote(files: Files) -> bool:

@@ -11,7 +11,7 @@ import logging
 import pickle
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +30,7 @@ from dataporter.shards.storage.options import StorageOptions
 class Wanted:
     """A dataset that is to be opened."""
 
-    files: Files
+    files: Files = field(repr=False)  # a URL may hold secrets
     options: ReadOptions
     format: str | None = None
     folder: Path | None = None  # of the index

@@ -8,8 +8,8 @@ from dataporter.errors import ShardChangedError, ShardError, ShardsNotFoundError
 from dataporter.shards.storage.faults import Fault, Kind
 
 _AWS = (
-    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, the profile in AWS_PROFILE, "
-    "or storage_options"
+    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, the profile in AWS_PROFILE "
+    "(by boto3), or storage_options"
 )
 _GOOGLE = "GOOGLE_APPLICATION_CREDENTIALS or storage_options"
 _AZURE = "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or storage_options"

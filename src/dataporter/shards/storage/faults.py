@@ -1,7 +1,8 @@
 """Errors of storage libraries, as the few kinds of faults that are told apart, in plain words.
 
 obstore shows the status of an answer only in the text of its error, and no headers. Its texts
-contain whole URLs, so none is passed on: a message is made of the status and of known words.
+contain whole URLs, so a message is made of the status and of known words. What has neither is
+shown without the secrets that are known.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import asyncio
 import re
 from enum import Enum
 from typing import NamedTuple
+
+from dataporter.shards.storage.hiding import first_line
+from dataporter.shards.storage.options import StorageOptions
 
 
 class Kind(Enum):
@@ -51,10 +55,11 @@ _EXPIRED = re.compile(
 _THROTTLED = {429, 503}
 _TRANSIENT = {408, 425, 500, 502, 504, 509, 520, 521, 522, 523, 524, 529}
 
+_FORBIDDEN = Fault(Kind.REFUSED, "access was refused")
 _NO_HOST = Fault(Kind.UNKNOWN_HOST, "the name of the server was not found")
 _REFUSED = Fault(Kind.TRANSIENT, "the connection was refused")
 _CUT_SHORT = Fault(Kind.TRANSIENT, "the answer was cut short")
-_LATE = Fault(Kind.TRANSIENT, "no answer came in time")
+LATE = Fault(Kind.TRANSIENT, "no answer came in time")
 _BROKEN = Fault(Kind.TRANSIENT, "the connection failed")
 _NO_RANGES = Fault(
     Kind.PERMANENT,
@@ -79,9 +84,9 @@ _OTHER_REGION = Fault(
 _ERRORS: dict[type[BaseException], Fault] = {
     CutShortError: _CUT_SHORT,
     FileNotFoundError: Fault(Kind.ABSENT, "there is no such file"),
-    PermissionError: Fault(Kind.REFUSED, "access was refused"),
-    TimeoutError: _LATE,
-    asyncio.TimeoutError: _LATE,  # another one before Python 3.11
+    PermissionError: _FORBIDDEN,
+    TimeoutError: LATE,
+    asyncio.TimeoutError: LATE,  # another one before Python 3.11
 }
 _SIGNS = {  # in the texts of errors; the first one found counts
     "dns error": _NO_HOST,
@@ -100,16 +105,31 @@ _SIGNS = {  # in the texts of errors; the first one found counts
     "UnexpectedEof": _CUT_SHORT,
     "UnexpectedRange": _CUT_SHORT,
     "IncompleteMessage": Fault(Kind.TRANSIENT, "the connection was closed"),
-    "TimedOut": _LATE,
-    "Timeout": _LATE,
+    "TimedOut": LATE,
+    "Timeout": LATE,
     "HttpError": _BROKEN,
     "reqwest::Error": _BROKEN,
 }
+# Classes of errors, by name, since their libraries need not be installed.
+_CLASSES = {
+    "error_temp": Fault(Kind.TRANSIENT, "the server asks to try again later"),  # of ftplib
+    "error_proto": _BROKEN,
+    "error_reply": _BROKEN,
+    "TransportError": _BROKEN,  # of httpx
+    "ClientConnectionError": _BROKEN,  # of aiohttp
+    "ClientPayloadError": _CUT_SHORT,
+    "AuthenticationException": _FORBIDDEN,  # of paramiko
+    "SSHException": _BROKEN,
+}
+_FTP_LOGIN = re.compile(r"53[0-2]\b")
 # Places that give credentials to machines in a cloud. One that fails is no fault of the storage.
-_METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.")
+_METADATA = re.compile(
+    r"169\.254\.169\.254|169\.254\.170\.|metadata\.google\.internal"
+    r"|http://[^/\s]+/(latest/api/token|latest/meta-data/|computeMetadata/|metadata/identity/)"
+)
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException, options: StorageOptions | None = None) -> Fault:
     """Say what kind of fault an error is.
 
     >>> fault_of(RuntimeError("… non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>"))
@@ -121,16 +141,28 @@ def fault_of(error: BaseException) -> Fault:
     for known, fault in _ERRORS.items():
         if isinstance(error, known):
             return fault
-    if any(place in text for place in _METADATA):
+    if _METADATA.search(text):
         return Fault(Kind.REFUSED, "no credentials were found")
     if (status := _status(error, text)) is not None:
         return _fault_of_status(status, text, error)
+    if (known := _known(error, text)) is not None:
+        return known
+    words = first_line(text, options or StorageOptions())
+    return Fault(Kind.PERMANENT, f"{type(error).__name__}: {words}")
+
+
+def _known(error: BaseException, text: str) -> Fault | None:
+    """Find a fault by the words of an error, or by its class."""
     for sign, fault in _SIGNS.items():
         if sign in text:
             return fault
-    if isinstance(error, EOFError | OSError):
-        return _BROKEN
-    return Fault(Kind.PERMANENT, f"{type(error).__name__}: {_shown(text)}")
+    names = [each.__name__ for each in type(error).__mro__]
+    for name, fault in _CLASSES.items():
+        if name in names:
+            return fault
+    if "error_perm" in names and _FTP_LOGIN.match(text):
+        return _FORBIDDEN
+    return _BROKEN if isinstance(error, EOFError | OSError) else None
 
 
 def _status(error: BaseException, text: str) -> int | None:
@@ -170,10 +202,3 @@ def _retry_after(error: BaseException, text: str) -> float:
             return float(value)
     found = _RETRY_AFTER.search(text)
     return float(found[1]) if found else 0.0
-
-
-def _shown(text: str) -> str:
-    """Return the first line of a text without the queries and user names of its URLs."""
-    line = text.strip().partition("\n")[0]
-    line = re.sub(r"(\w+://)[^/\s@]*@", r"\1", line)
-    return re.sub(r"\?\S+", "", line)[:200]

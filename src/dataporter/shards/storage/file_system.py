@@ -53,8 +53,10 @@ class FileSystem:
         except ValueError as error:
             msg = f"no library here reads {root.scheme}:// URLs. Copy the files elsewhere."
             raise OptionError(msg) from error
+        for url in options.full_urls.values():  # a user name, and perhaps a password
+            self._given = {**kind._get_kwargs_from_urls(url), **self._given}  # noqa: SLF001  fsspec's protocol
         self._asynchronous = issubclass(kind, AsyncFileSystem)
-        self._folder = kind._strip_protocol(str(root)).rstrip("/")  # noqa: SLF001  fsspec's protocol
+        self._folder = kind._strip_protocol(str(root)).rstrip("/")  # noqa: SLF001  likewise
         self.renew()
 
     def renew(self) -> None:
@@ -151,9 +153,12 @@ class FileSystem:
                 )
             except TypeError as error:
                 names = [name for name in self._given if repr(name) in str(error)]
-                what = f": {names[0]!r}" if names else ""
-                msg = f"{self._root.scheme}:// does not take an option of storage_options{what}."
-                raise OptionError(msg) from None
+            else:
+                return own.system
+            # Outside the handler: the error of fsspec may show values.
+            what = f": {names[0]!r}" if names else ""
+            msg = f"{self._root.scheme}:// does not take an option of storage_options{what}."
+            raise OptionError(msg)
         return own.system
 
 

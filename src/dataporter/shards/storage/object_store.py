@@ -7,30 +7,35 @@ server sends none, it is the time of the last change.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import obstore
-from obstore.exceptions import BaseError
 from obstore.store import HTTPStore, from_url
 
-from dataporter.errors import OptionError
+from dataporter.errors import DataPorterError, MissingExtraError, OptionError
 from dataporter.shards.storage.faults import ChangedError, CutShortError, Kind, fault_of
+from dataporter.shards.storage.hiding import first_line
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.stored import Stored
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.urls import WEB, Url
 
 if TYPE_CHECKING:  # they exist for type checkers only
     from obstore import GetOptions
 
 _KEY = re.compile(r"key: '?(\w+)")  # in obstore's error about an option
-_WEB = frozenset({"http", "https"})
+_NOT_HEAD = frozenset({Kind.REFUSED, Kind.EXPIRED, Kind.PERMANENT})
+_PLAIN = re.compile(r"[\w.~-]+(/[\w.~-]+)*", re.ASCII)  # obstore leaves such a path as it is
+_PAGE = 1000  # files: as many as S3 lists in one answer
+_STORES = 256  # that are kept for signed URLs: one takes 11 ms and 115 kB
 
 
 class ObjectStore:
@@ -40,15 +45,16 @@ class ObjectStore:
         self._root = root
         self._options = options
         self._bucket, _, self._prefix = root.place.partition("/")
-        self._web = root.scheme in _WEB
+        self._web = root.scheme in WEB
         self.renew()
 
     def renew(self) -> None:
         self._store = _store(f"{self._root.scheme}://{self._bucket}", self._options)
-        self._stores: dict[str, Any] = {}  # one for each URL with a query
+        # For whole URLs, by login and URL, those that were used last at the end.
+        self._stores: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
     async def close(self) -> None:
-        self._stores = {}
+        self._stores.clear()
 
     async def pages(self, prefix: str, after: str) -> AsyncIterator[list[Stored]]:
         if self._web:
@@ -59,7 +65,9 @@ class ObjectStore:
             raise OptionError(msg)
         below = f"{self._prefix}/" if self._prefix else ""
         offset = f"{below}{after}" if after else None
-        async for page in obstore.list(self._store, f"{below}{prefix}", offset=offset):
+        async for page in obstore.list(
+            self._store, f"{below}{prefix}", offset=offset, chunk_size=_PAGE
+        ):
             yield [
                 Stored(meta["path"].removeprefix(below), meta["size"], version_of(meta))
                 for meta in page
@@ -71,7 +79,7 @@ class ObjectStore:
             meta = await obstore.head_async(store, key)
         except Exception as error:
             # A URL that was signed for GET refuses HEAD, and some servers do not know it.
-            if not self._web or fault_of(error).kind not in {Kind.REFUSED, Kind.PERMANENT}:
+            if not self._web or fault_of(error, self._options).kind not in _NOT_HEAD:
                 raise
             answer = await obstore.get_async(store, key, options={"range": (0, 1)})
             meta = answer.meta
@@ -91,12 +99,28 @@ class ObjectStore:
 
     def _place(self, path: str) -> tuple[Any, str]:
         """Return the store and the key of a file."""
-        if (url := self._options.full_urls.get(path)) is not None:
-            if path not in self._stores:
-                self._stores[path] = _store(url, self._options)
-            return self._stores[path], ""
         key = f"{self._prefix}/{path}" if self._prefix else path
-        return self._store, unquote(key) if self._web else key
+        if not self._web:
+            return self._store, key
+        url = self._root / path
+        full = self._options.full_urls.get(url.place)
+        if _PLAIN.fullmatch(key):
+            return self._store if full is None else self._store_for(full, f"/{key}"), key
+        if full is None and "//" not in key:
+            return self._store, unquote(key)
+        return self._store_for(full or str(url), ""), ""  # a signature is over the path as it is
+
+    def _store_for(self, url: str, path: str) -> Any:
+        """Return the store for a whole URL without its path: many have the same query."""
+        parts = urlsplit(url)
+        login, _, host = parts.netloc.rpartition("@")
+        base = parts._replace(netloc=host, path=parts.path.removesuffix(path) or "/", fragment="")
+        if (store := self._stores.pop((login, base.geturl()), None)) is None:
+            store = _store(base.geturl(), self._options, login)
+        self._stores[login, base.geturl()] = store
+        while len(self._stores) > _STORES:
+            self._stores.popitem(last=False)
+        return store
 
 
 def version_of(meta: Any) -> str:
@@ -121,32 +145,64 @@ def _require_same(file: Stored, meta: Any) -> None:
         raise ChangedError(msg)
 
 
-def _store(url: str, options: StorageOptions) -> Any:
+def _store(url: str, options: StorageOptions, login: str = "") -> Any:
+    """Make a store. Its errors show values of options, so none of them goes along."""
     given = dict(options.given)
-    client = {"timeout": f"{max(60, round(options.patience))}s", **given.pop("client_options", {})}
+    client = {
+        "timeout": f"{max(60, round(options.patience))}s",
+        # Bytes must come so often: a server that has stalled is known while little else is.
+        "read_timeout": f"{round(3000 * options.least_timeout)}ms",
+        **given.pop("client_options", {}),
+    }
     if url.startswith("http://") or _endpoint(given).startswith("http://"):
         client.setdefault("allow_http", True)
+    if login:
+        secret = base64.b64encode(unquote(login).encode()).decode()
+        headers = {"Authorization": f"Basic {secret}", **client.get("default_headers", {})}
+        client["default_headers"] = headers
     fixed: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
     try:
         if url.startswith(("http://", "https://")):
-            if given:
-                _refuse(next(iter(given)))
-            return HTTPStore(url, **fixed)
+            return _web_store(url, given, fixed)
         if url.startswith(("s3:", "s3a:")) and _has_profile(given):
             given["credential_provider"] = _profile()
         return from_url(url, **{**given, **fixed})
-    except (BaseError, ValueError, TypeError) as error:
-        if not isinstance(error, OptionError):
-            named = _KEY.search(str(error))
-            _refuse(named[1] if named else "")
+    except DataPorterError:
         raise
+    except Exception as error:  # noqa: BLE001  obstore raises its own, boto3 many
+        msg = _words_of(error, options)
+    raise OptionError(msg)
 
 
-def _refuse(name: str) -> NoReturn:
-    """Name an option that obstore does not take, never its value."""
-    what = f"an option that this storage does not take: {name!r}" if name else "a bad value"
-    msg = f"storage_options has {what}. It takes what obstore's store for this scheme takes."
-    raise OptionError(msg) from None
+def _web_store(url: str, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> Any:
+    if given:
+        raise OptionError(_unknown(next(iter(given))))
+    return HTTPStore(url, **fixed)
+
+
+def _words_of(error: Exception, options: StorageOptions) -> str:
+    """Say why a store could not be made, without the values of options."""
+    if named := _KEY.search(str(error)):
+        return _unknown(named[1])
+    if "Account must be specified" in str(error):
+        return (
+            "the account of this storage is not given. Set AZURE_STORAGE_ACCOUNT_NAME, or "
+            'storage_options={"account_name": …}.'
+        )
+    if type(error).__module__.startswith("botocore") or "get_credentials" in str(error):
+        return (
+            "the credentials of AWS_PROFILE or of the shared credentials file cannot be used: "
+            f"{first_line(str(error), options)}. Correct them, or give others by storage_options."
+        )
+    words = first_line(str(error), options)
+    return f"storage_options, or the environment in their place, has a bad value: {words}."
+
+
+def _unknown(name: str) -> str:
+    return (
+        f"storage_options has an option that this storage does not take: {name!r}. It takes what "
+        "obstore's store for this scheme takes."
+    )
 
 
 def _endpoint(given: dict[str, Any]) -> str:
@@ -167,10 +223,13 @@ def _has_profile(given: dict[str, Any]) -> bool:
     direct = any("key" in name or "credential" in name or "skip" in name for name in named)
     if direct or "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
         return False
-    if find_spec("boto3") is None:
-        return False
     file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
-    return "AWS_PROFILE" in os.environ or Path(file).expanduser().exists()
+    if find_spec("boto3") is not None:
+        return "AWS_PROFILE" in os.environ or Path(file).expanduser().exists()
+    if "AWS_PROFILE" in os.environ:
+        msg = "AWS_PROFILE needs boto3, which is not installed: pip install boto3."
+        raise MissingExtraError(msg)
+    return False
 
 
 def _profile() -> Any:

@@ -12,7 +12,7 @@ class StorageOptions:
     """Credentials, end points and bounds. Its text shows no credentials."""
 
     given: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as obstore or fsspec takes
-    full_urls: Mapping[str, str] = field(default_factory=dict, repr=False)  # with queries, by path
+    full_urls: Mapping[str, str] = field(default_factory=dict, repr=False)  # with secrets, by place
     max_requests: int = 32  # at a time
     patience: float = 300.0  # seconds for which a request is tried again
 

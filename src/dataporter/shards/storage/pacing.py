@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 
 
@@ -47,18 +49,17 @@ class Bound:
             self.limit += 1
             self._successes = 0
 
-    async def __aenter__(self) -> None:
-        if self.running < self.limit and not self._waiting:
-            self.running += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+    @asynccontextmanager
+    async def first(self) -> AsyncIterator[None]:
+        """Take the next place that is free, before all others that wait."""
+        await self._enter(is_first=True)
         try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._leave()
-            raise
+            yield
+        finally:
+            self._leave()
+
+    async def __aenter__(self) -> None:
+        await self._enter(is_first=False)
 
     async def __aexit__(
         self,
@@ -67,6 +68,19 @@ class Bound:
         trace: TracebackType | None,
     ) -> None:
         self._leave()
+
+    async def _enter(self, *, is_first: bool) -> None:
+        if self.running < self.limit and (is_first or not self._waiting):
+            self.running += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        (self._waiting.appendleft if is_first else self._waiting.append)(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave()
+            raise
 
     def _leave(self) -> None:
         self.running -= 1
@@ -109,10 +123,14 @@ class Budget:
         self._left -= 1
         return True
 
-    async def wait(self) -> None:
-        """Wait until the budget has a request, and take it."""
-        while not self.take():  # noqa: ASYNC110  time fills it, no event
+    async def wait(self, seconds: float) -> bool:
+        """Wait until the budget has a request, and take it; False if it has none for so long."""
+        end = time.monotonic() + seconds
+        while not self.take():
+            if time.monotonic() >= end:
+                return False
             await asyncio.sleep(min(0.1, 1 / self._per_second))
+        return True
 
 
 class Durations:

@@ -4,11 +4,13 @@ A request that fails is tried again after a random wait, which doubles with each
 patience is over. It keeps its place meanwhile, so a server that is away meets as many requests
 as it had in flight, not all that wait for their turn. Tries again have a budget: a few in each
 second, a share of the requests that succeed, and two for each one that succeeds after a fault,
-so that all go on soon once a server is back. A request that is late is sent a second time; the
-first answer counts.
+so that all go on soon once a server is back. A request that is late is sent a second time, once,
+within a budget and the bound of requests at a time; the first answer counts, and the other
+request is cancelled.
 
-obstore shows no headers, so a server's Retry-After is followed only where the error of another
-library shows it. Elsewhere the doubled waits take its place.
+obstore shows no headers, neither in its errors nor elsewhere, and its own tries do not follow a
+server's Retry-After either. So that is followed only where the error of another library shows it.
+Elsewhere the doubled waits take its place.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
 
 from dataporter.errors import DataPorterError
 from dataporter.shards.storage.client import Client
 from dataporter.shards.storage.failures import Failure, error_of
-from dataporter.shards.storage.faults import Fault, Kind, fault_of
+from dataporter.shards.storage.faults import LATE, Fault, Kind, fault_of
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.pacing import Bound, Budget, Durations
 from dataporter.shards.storage.stored import Stored
@@ -39,10 +42,12 @@ _RETRIES_AFTER_FAULT = 2.0  # for each request that succeeds after a fault
 _HEDGES = 0.05  # second requests, as a share of those that succeed
 _LATE = 3.0  # times the median
 _STUCK = 4.0  # times the time within which 95 % of the requests end
-_SLOWEST = 8 << 20  # bytes a second of all requests together, while nothing is known
+_SLOWEST = 1 << 20  # bytes a second of all requests together, while nothing is known
 _NEW_NAME = 15.0  # seconds to wait for the name of a server that never answered
+_NEW_KEY = 5.0  # seconds to read credentials again that never worked
 _NOTICED = 10.0  # seconds of trouble after which the log warns
 _END = frozenset({Kind.ABSENT, Kind.CHANGED, Kind.PERMANENT})
+_CREDENTIALS = frozenset({Kind.EXPIRED, Kind.REFUSED})
 
 _log = logging.getLogger("dataporter.shards")
 
@@ -63,6 +68,7 @@ class Requests:
         self._answered = False  # a request has succeeded: the place and its credentials were right
         self._renewed = 0  # times that credentials were read again
         self._renewing = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None  # of credentials
         self._warned = float("-inf")
 
     async def get(self, file: Stored, start: int, stop: int) -> memoryview:
@@ -101,29 +107,29 @@ class Requests:
         self, call: Callable[[], Awaitable[T]], what: str, size: int = 0, *, hedge: bool = True
     ) -> T:
         async with self._places:
-            begun, tries, late = time.monotonic(), 0, 0
+            tried = _Tried(what)
             while True:
-                renewed = self._renewed
-                tries += 1
+                tried.times += 1
+                tried.renewed = self._renewed
                 try:
                     async with self._bound:
-                        answer = await self._once(call, size, hedge=hedge, late=late)
+                        answer = await self._once(call, size, tried, hedge=hedge)
                 except DataPorterError:
                     raise
                 except Exception as error:  # noqa: BLE001  a library may raise anything
-                    fault = fault_of(error)
-                    late += isinstance(error, asyncio.TimeoutError | TimeoutError)
+                    fault = fault_of(error, self._options)
                 else:
-                    self._succeeded(tries)
+                    self._succeeded(tried.times)
                     return answer
-                passed = time.monotonic() - begun
-                if passed >= self._patience(fault):
+                tried.add(fault)
+                if not await self._may_be_tried_again(tried, fault):
+                    # Outside the handler, so that no error of a library goes along.
                     self.counters["failed"] += 1
-                    raise error_of(Failure(what, self._root.scheme, fault, tries, passed)) from None
-                await self._before_next_try(what, fault, tries, passed, renewed)
+                    scheme = self._root.scheme
+                    raise error_of(Failure(what, scheme, fault, tried.times, tried.seconds))
 
     async def _once(
-        self, call: Callable[[], Awaitable[T]], size: int, *, hedge: bool, late: int
+        self, call: Callable[[], Awaitable[T]], size: int, tried: _Tried, *, hedge: bool
     ) -> T:
         """Send a request, within a time that doubles with each try that was late."""
         usual = self._durations.quantile(size, 0.95)
@@ -131,9 +137,10 @@ class Requests:
             longest = self._options.least_timeout + size * self._bound.running / _SLOWEST
         else:
             longest = max(self._options.least_timeout, _STUCK * usual)
+        left = max(self._options.least_timeout, self._options.patience - tried.seconds)
         begun = time.monotonic()
         work = self._hedged(call, size) if hedge else self._send(call)
-        answer = await asyncio.wait_for(work, longest * 2**late)
+        answer = await asyncio.wait_for(work, min(left, longest * 2**tried.late))
         self._durations.add(size, time.monotonic() - begun)
         return answer
 
@@ -147,8 +154,7 @@ class Requests:
             delay = max(self._options.least_delay, _LATE * median)
             done, _ = await asyncio.wait(sent, timeout=delay)
             if not done and self._hedges.take():
-                self.counters["hedges"] += 1
-                sent.add(asyncio.ensure_future(self._send(call)))
+                sent.add(asyncio.ensure_future(self._send_second(call)))
             return await _first_answer(sent)
         finally:
             for task in sent:
@@ -159,57 +165,101 @@ class Requests:
         self.counters["requests"] += 1
         return await call()
 
+    async def _send_second(self, call: Callable[[], Awaitable[T]]) -> T:
+        async with self._bound.first():
+            self.counters["hedges"] += 1
+            return await self._send(call)
+
     def _succeeded(self, tries: int) -> None:
         self._answered = True
         self._retries.earn(_RETRIES if tries == 1 else _RETRIES_AFTER_FAULT)
         self._hedges.earn(_HEDGES)
         self._bound.succeeded()
 
-    def _patience(self, fault: Fault) -> float:
-        """Return the seconds for which a request with such a fault is tried again."""
+    def _left(self, tried: _Tried, fault: Fault) -> float:
+        """Return the seconds for which a request with such a fault is still tried again."""
         if fault.kind in _END or (fault.kind is Kind.REFUSED and not self._answered):
             return 0.0
-        if fault.kind in {Kind.EXPIRED, Kind.REFUSED}:
-            return min(self._options.renewal, self._options.patience)
+        left = self._options.patience - tried.seconds
+        if fault.kind in _CREDENTIALS:
+            renewal = self._options.renewal
+            return min(left, (renewal if self._answered else _NEW_KEY) - tried.seconds_refused)
         if fault.kind is Kind.UNKNOWN_HOST and not self._answered:
-            return min(_NEW_NAME, self._options.patience)
-        return self._options.patience
+            return min(left, _NEW_NAME - tried.seconds)
+        return left
 
-    async def _before_next_try(
-        self, what: str, fault: Fault, tries: int, passed: float, renewed: int
-    ) -> None:
-        """Do what helps against a fault, and wait."""
-        longest = min(self._options.longest_wait, self._options.first_wait * 2 ** (tries - 1))
-        wait = max(fault.retry_after, random.uniform(0, longest))
-        wait = min(wait, max(0.0, self._patience(fault) - passed))
-        _log.debug("%s: %s; try %d follows in %.1f s", what, fault.words, tries + 1, wait)
-        self._warn_of_trouble(fault, passed)
+    async def _may_be_tried_again(self, tried: _Tried, fault: Fault) -> bool:
+        """Do what helps against a fault, and wait; False if the time or the budget is over."""
+        if (left := self._left(tried, fault)) <= 0:
+            return False
+        longest = min(self._options.longest_wait, self._options.first_wait * 2 ** (tried.times - 1))
+        wait = min(left, max(fault.retry_after, random.uniform(0, longest)))
+        _log.debug(
+            "%s: %s; try %d follows in %.1f s", *(tried.what, fault.words), tried.times + 1, wait
+        )
+        self._warn_of_trouble(fault, tried.seconds, left)
         if fault.kind is Kind.THROTTLED:
             self.counters["throttled"] += 1
             self._bound.lower(pause=max(longest, fault.retry_after))
         begun = time.monotonic()
         await asyncio.sleep(wait)
-        if fault.kind in {Kind.EXPIRED, Kind.REFUSED}:
-            await self._renew(renewed)
-        await self._retries.wait()
-        self.counters["retries"] += 1
+        if fault.kind in _CREDENTIALS:
+            await self._renew(tried.renewed)
+        may = await self._retries.wait(max(0.0, self._left(tried, fault)))
+        self.counters["retries"] += may
         self.counters["waited milliseconds"] += round(1000 * (time.monotonic() - begun))
+        return may
 
     async def _renew(self, renewed: int) -> None:
-        """Read credentials again, once for all requests that were refused with the same ones."""
-        async with self._renewing:
-            if self._renewed == renewed:
-                await asyncio.to_thread(self._client.renew)
-                self._renewed += 1
-                self.counters["renewed credentials"] += 1
+        """Read credentials again, once for all requests that were refused with the same ones.
 
-    def _warn_of_trouble(self, fault: Fault, passed: float) -> None:
+        If they cannot be read, such as from a file that is half written, the next refusal reads
+        them again.
+        """
+        async with self._renewing:
+            is_under_way = self._reading is not None and not self._reading.done()
+            if self._renewed != renewed or is_under_way:
+                return
+            self._renewed += 1
+            self.counters["renewed credentials"] += 1
+            self._reading = asyncio.ensure_future(asyncio.to_thread(self._client.renew))
+            done, _ = await asyncio.wait([self._reading], timeout=self._options.least_timeout)
+            if not done or self._reading.exception() is not None:
+                _log.debug("the credentials of %s could not be read again", self._root)
+
+    def _warn_of_trouble(self, fault: Fault, passed: float, left: float) -> None:
         now = time.monotonic()
         if passed > _NOTICED and now - self._warned > self._options.patience / 10:
             self._warned = now
-            left = self._patience(fault) - passed
             words = "%s has been in trouble for %.0f s: %s. It is tried for %.0f s more."
             _log.warning(words, self._root, passed, fault.words, left)
+
+
+@dataclass(slots=True)
+class _Tried:
+    """The tries of one request so far."""
+
+    what: str  # the file and the range
+    times: int = 0
+    late: int = 0  # tries that got no answer in time
+    renewed: int = 0  # times that credentials had been read again before the last try
+    begun: float = field(default_factory=time.monotonic)
+    refused: float | None = None  # when credentials were refused first, if they still are
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.begun
+
+    @property
+    def seconds_refused(self) -> float:
+        return 0.0 if self.refused is None else time.monotonic() - self.refused
+
+    def add(self, fault: Fault) -> None:
+        self.late += fault == LATE
+        if fault.kind not in _CREDENTIALS:
+            self.refused = None
+        elif self.refused is None:
+            self.refused = time.monotonic()
 
 
 async def _first_answer(sent: set[asyncio.Task[T]]) -> T:

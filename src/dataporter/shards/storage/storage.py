@@ -55,10 +55,12 @@ class Storage:
 
     def find(self, path: str) -> Stored | None:
         """Return what is known of one file; None if there is none."""
-        try:
-            return self._wait(self._requests.find(path))
-        except ShardsNotFoundError:
-            return None
+        return self._wait(self._find(path))
+
+    def find_all(self, paths: Sequence[str]) -> dict[str, Stored]:
+        """Return what is known of several files, without those that are not there."""
+        found = self._wait(self._find_all(paths))
+        return {file.path: file for file in found if file is not None}
 
     def read(self, file: Stored, ranges: Sequence[Range]) -> Parts:
         """Return ranges of a file, in the order they are asked for."""
@@ -87,6 +89,15 @@ class Storage:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _find(self, path: str) -> Stored | None:
+        try:
+            return await self._requests.find(path)
+        except ShardsNotFoundError:
+            return None
+
+    async def _find_all(self, paths: Sequence[str]) -> Sequence[Stored | None]:
+        return await _together(self._find(path) for path in paths)
 
     async def _read(self, file: Stored, ranges: Sequence[Range]) -> Parts:
         parts = [part for run in merged(ranges) for part in split(run)]

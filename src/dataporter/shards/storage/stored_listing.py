@@ -12,7 +12,6 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from dataporter.errors import OptionError, ShardsNotFoundError
 from dataporter.shards.folder_lists import BOOKKEEPING, Folder, refuse_splits
@@ -31,9 +30,8 @@ from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.remote_file import RemoteFile
 from dataporter.shards.storage.storage import Storage
 from dataporter.shards.storage.stored import Stored
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.urls import WEB, Url, urls_with_secrets
 
-_HTTP = ("http", "https")
 _SHOWN = 3
 
 
@@ -74,9 +72,10 @@ def list_stored(
     kinds = Kinds(suffixes, format, lambda path: _StoredFolder(path, tree))
     requests = [_request(name, kinds) for name in names]
     root = _common([request.folder for request in requests])
-    urls = {_path_in(root, Url.of(name)): name for name in names if urlsplit(name).query}
-    storage = Storage(root, replace(options, full_urls=urls))
+    full_urls = {**options.full_urls, **urls_with_secrets(names)}
+    storage = Storage(root, replace(options, full_urls=full_urls))
     tree = _Tree(storage)
+    tree.find([_file(request, root) for request in requests if request.name is not None])
     found = [path for request in requests for path in _find(request, root, tree, kinds)]
     paths = sorted(set(found), key=natural_key)
     return StoredListing(
@@ -94,7 +93,7 @@ def list_stored(
 
 def _request(name: str, kinds: Kinds) -> _Request:
     url = Url.of(name)
-    if url.scheme in _HTTP:
+    if url.scheme in WEB:
         folder, _, file = url.place.rpartition("/")
         if not folder or name.partition("?")[0].endswith("/"):
             msg = (
@@ -142,11 +141,9 @@ class _Tree:
         self.files.update(found)
         return list(found)
 
-    def find(self, path: str) -> Stored | None:
-        """Find one file."""
-        if path not in self.files and (found := self.storage.find(path)):
-            self.files[path] = found
-        return self.files.get(path)
+    def find(self, paths: Sequence[str]) -> None:
+        """Find files, several at a time."""
+        self.files.update(self.storage.find_all(paths))
 
 
 class _StoredFolder(Folder):
@@ -173,13 +170,17 @@ class _StoredFolder(Folder):
         )
 
 
+def _file(request: _Request, root: Url) -> str:
+    return posixpath.join(_path_in(root, request.folder), request.name or "")
+
+
 def _find(request: _Request, root: Url, tree: _Tree, kinds: Kinds) -> list[str]:
     folder = _path_in(root, request.folder)
     if request.name is not None:
-        path = posixpath.join(folder, request.name)
-        if tree.find(path):
+        path = _file(request, root)
+        if path in tree.files:
             return [path]
-        if request.folder.scheme in _HTTP:
+        if request.folder.scheme in WEB:
             raise _not_there(root / path)
         folder = path  # Spark's folders are named as files
     listed = tree.list(folder)
@@ -240,7 +241,10 @@ def _matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def _not_there(url: Url) -> ShardsNotFoundError:
-    return ShardsNotFoundError(f"there is no file {url}. Check the URL and the credentials.")
+    advice = "Check the URL and the credentials."
+    if glob.has_magic(url.place):
+        advice = "Globs cannot be listed over HTTP: pass a list of the URLs of all files."
+    return ShardsNotFoundError(f"there is no file {url}. {advice}")
 
 
 def _nothing_in(
