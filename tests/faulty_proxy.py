@@ -28,6 +28,7 @@ class Fault:
 
     `name` is one of: "status" (an answer without the server), "reset", "stall" (no answer),
     "stall in body", "cut" (half of the body, then the end), "flip" (one bit of the body),
+    "slow" (the body in ten pieces, with a pause after each), "whole" (the server gets no Range),
     "header" (the server's answer with `headers`; those that are empty are left out).
     """
 
@@ -41,6 +42,7 @@ class Fault:
     status: str = "503 Service Unavailable"
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    pause: float = 0.0  # seconds
 
     def befalls(self, request: Request, chance: random.Random) -> bool:
         fits = self.method == request.method and self.path in request.path
@@ -57,7 +59,7 @@ class FaultyProxy:
     """A proxy with a thread of its own, which serves from `with` to its end.
 
     `requests` and `sent` count the requests and the bytes of bodies by path, `most` the requests
-    that were under way at a time.
+    that were under way at a time, and `running` those that are.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -67,7 +69,7 @@ class FaultyProxy:
         self._open: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task] = set()
         self._chance = random.Random(0)
-        self._running = 0
+        self.running = 0
         self.faults: list[Fault] = []
         self.latency = 0.0  # seconds, for each request
         self.requests: Counter[str] = Counter()
@@ -136,15 +138,15 @@ class FaultyProxy:
             upstream = await asyncio.open_connection(*self._upstream, limit=1 << 20)
             while True:
                 request = await _read_request(reader)
-                self._running += 1
-                self.most = max(self.most, self._running)
+                self.running += 1
+                self.most = max(self.most, self.running)
                 self.requests[request.path] += 1
                 self.times.append(time.monotonic())
                 try:
                     await asyncio.sleep(self.latency)
                     await self._answer(request, reader, writer, *upstream)
                 finally:
-                    self._running -= 1
+                    self.running -= 1
         self._open.discard(writer)
         self._serving.discard(asyncio.current_task())
         writer.close()
@@ -166,7 +168,8 @@ class FaultyProxy:
             writer.write(head + (b"" if request.method == "HEAD" else fault.body))
             await writer.drain()
             return
-        server_writer.write(request.head + request.body)
+        sent = _with_headers(request.head, {"Range": ""}) if name == "whole" else request.head
+        server_writer.write(sent + request.body)
         head, body = await _read_answer(server_reader, request.method)
         if name == "header":
             head = _with_headers(head, fault.headers)
@@ -180,8 +183,11 @@ class FaultyProxy:
                 await reader.read()
             raise ConnectionResetError
         writer.write(head)
-        writer.write(body)
-        await writer.drain()
+        piece = -(-len(body) // 10) if name == "slow" else len(body)
+        for at in range(0, len(body), max(1, piece)):
+            writer.write(body[at : at + piece])
+            await writer.drain()
+            await asyncio.sleep(fault.pause if fault else 0)
         self.sent[request.path] += len(body)
 
 

@@ -2,10 +2,12 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from object_servers import SECRET
 from stored_files import LARGE
+from watching import until
 
 from dataporter.errors import ShardChangedError, ShardsNotFoundError, StorageError
 
@@ -84,6 +86,17 @@ def test_throttling_lowers_the_requests_at_a_time(through_proxy, proxy):
     assert storage._requests._bound.limit < 16
 
 
+def test_the_requests_at_a_time_rise_again(through_proxy, proxy):
+    storage = through_proxy(max_requests=4)
+    file = storage.find("a.bin")
+    proxy.fault("status", body=SLOW_DOWN, times=1)
+    storage.read(file, [(0, 10)])
+    assert storage._requests._bound.limit == 2
+    for _ in range(2 + 3):
+        storage.read(file, [(0, 10)])
+    assert storage._requests._bound.limit == 4
+
+
 def test_a_late_request_is_sent_a_second_time(through_proxy, proxy):
     storage = through_proxy(least_timeout=60.0)
     file = storage.find("large.bin")
@@ -95,6 +108,7 @@ def test_a_late_request_is_sent_a_second_time(through_proxy, proxy):
     assert time.monotonic() - begun < 30
     assert storage.counters()["hedges"] == 1
     assert "retries" not in storage.counters()
+    until(lambda: not proxy.running, seconds=10)  # the first one was cancelled
 
 
 def test_late_requests_are_sent_again_within_a_budget(through_proxy, proxy):
@@ -108,6 +122,77 @@ def test_late_requests_are_sent_again_within_a_budget(through_proxy, proxy):
     assert 1 <= storage.counters()["hedges"] <= 4
 
 
+def test_a_second_request_takes_the_next_place(through_proxy, proxy):
+    storage = through_proxy(least_timeout=60.0, max_requests=2)
+    file = storage.find("a.bin")
+    for _ in range(20):
+        storage.read(file, [(0, 10)])
+    proxy.fault("stall", times=1)
+    proxy.latency = 0.02
+    with ThreadPoolExecutor(8) as pool:
+        works = [pool.submit(storage.read, file, [(0, 10)]) for _ in range(100)]
+        assert all(work.result(30) for work in works)
+    assert storage.counters()["hedges"] >= 1
+    assert proxy.most == 2
+
+
+def test_an_answer_that_comes_slowly_is_waited_for(through_proxy, proxy):
+    storage = through_proxy(least_timeout=0.2)
+    file = storage.find("large.bin")
+    proxy.fault("slow", pause=0.1)
+    assert bytes(storage.read(file, [RANGES[0]])[0]) == WANTED[0]
+
+
+def test_tries_end_with_the_time_also_where_their_budget_is_used_up(through_proxy, proxy):
+    storage = through_proxy(patience=1.0, max_requests=20)
+    file = storage.find("large.bin")
+    proxy.fault("reset")
+    begun = time.monotonic()
+    with ThreadPoolExecutor(20) as pool:
+        works = [pool.submit(storage.read, file, [each]) for each in RANGES]
+        errors = [work.exception() for work in works]
+    # Twenty tries more would take ten seconds by the budget.
+    assert time.monotonic() - begun < 8
+    assert all(isinstance(error, StorageError) for error in errors)
+
+
+def test_stalls_end_with_the_time(through_proxy, proxy):
+    storage = through_proxy(patience=2.0, least_timeout=0.2)
+    file = storage.find("large.bin")
+    proxy.fault("stall")
+    with pytest.raises(StorageError, match=r"no answer came in time\. It was tried \d times in"):
+        storage.read(file, [RANGES[0]])
+
+
+def test_credentials_are_read_again_from_their_file(
+    server, proxy, open_storage, tmp_path, monkeypatch
+):
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    file.write_text("[default]\naws_access_key_id = OLDKEY\naws_secret_access_key = old\n")
+    given = {"endpoint": proxy.url, "region": "us-east-1"}
+    storage = open_storage("s3://corpus-bucket/data", given, renewal=15.0)
+    found = storage.find("large.bin")
+    proxy.fault("status", status="403 Forbidden", body=EXPIRED, unless="Credential=NEWKEY/")
+    begun = storage.begin(found, RANGES)
+    until(lambda: storage.counters().get("renewed credentials", 0) >= 2, seconds=10)
+    file.write_text("[default]\naws_access_key_id")  # half written
+    until(lambda: storage.counters().get("renewed credentials", 0) >= 4, seconds=10)
+    file.write_text("[default]\naws_access_key_id = NEWKEY\naws_secret_access_key = new\n")
+    assert [bytes(data) for data in begun.result(20)] == WANTED
+
+
+def test_credentials_that_stay_refused_are_an_error_soon(through_proxy, proxy):
+    storage = through_proxy(renewal=0.5, patience=300.0)
+    file = storage.find("a.bin")
+    proxy.fault("status", status="403 Forbidden", body=EXPIRED)
+    with pytest.raises(StorageError, match=r"\(ExpiredToken\)\. It was tried .* Renew the cred"):
+        storage.read(file, [(0, 3)])
+    proxy.fault("status", status="403 Forbidden", method="HEAD")
+    with pytest.raises(StorageError, match=r"403 Forbidden\. Use credentials that may list and"):
+        through_proxy(patience=300.0).find("a.bin")
+
+
 def test_a_list_goes_on_where_a_page_failed(server, proxy, open_storage):
     server.upload("paged-bucket", {f"{number:05}": b"" for number in range(1100)})
     storage = open_storage("s3://paged-bucket", server.through(proxy.url).options)
@@ -116,12 +201,12 @@ def test_a_list_goes_on_where_a_page_failed(server, proxy, open_storage):
     assert proxy.requests["/paged-bucket"] == 4
 
 
-def test_a_file_that_was_replaced_is_an_error(server, through_proxy, proxy):
-    server.upload("corpus-bucket", {"data/replaced.bin": b"old"})
-    storage = through_proxy()
+def test_a_file_that_was_replaced_is_an_error(server, open_storage, proxy):
+    server.upload("changing-bucket", {"replaced.bin": b"old"})
+    storage = open_storage("s3://changing-bucket", server.through(proxy.url).options)
     file = storage.find("replaced.bin")
-    server.upload("corpus-bucket", {"data/replaced.bin": b"new"})
-    with pytest.raises(ShardChangedError, match=r"of s3://corpus-bucket/data/replaced.bin: .*412"):
+    server.upload("changing-bucket", {"replaced.bin": b"new"})
+    with pytest.raises(ShardChangedError, match=r"of s3://changing-bucket/replaced.bin: .*412"):
         storage.read(file, [(0, 3)])
     # A server that ignores If-Match.
     proxy.fault("header", headers={"ETag": '"other"'})
@@ -153,7 +238,7 @@ def test_the_error_says_what_was_tried(through_proxy, proxy):
         r"the server answered 503 Service Unavailable \(SlowDown\)\. It was tried \d+ times in "
         r"\d s\. The storage asks for fewer requests"
     )
-    assert caught.value.__cause__ is None
+    assert caught.value.__cause__ is caught.value.__context__ is None
     assert storage.counters()["failed"] == 1
 
 
@@ -193,6 +278,7 @@ def test_no_error_and_no_log_shows_secrets(through_proxy, proxy, caplog):
     file = storage.find("a.bin")
     with pytest.raises(StorageError) as caught:
         storage.read(file, [(0, 3)])
+    assert caught.value.__cause__ is caught.value.__context__ is None
     for text in (str(caught.value), caplog.text):
         assert "Debug source" not in text
         assert SECRET not in text
