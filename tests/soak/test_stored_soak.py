@@ -1,0 +1,87 @@
+"""Jobs over a storage, some of whose processes die every second; every sample is accounted for.
+
+`make soak` runs it. DATAPORTER_SOAK_SECONDS sets another length, DATAPORTER_SOAK_SEED another run.
+"""
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from killed_jobs import assert_tidy, quiet_steps, steps_through_kills
+from object_servers import seaweed
+from porters import tidy
+from proxy_process import ProxyProcess
+
+from dataporter.shards import ShardedDataset
+from dataporter.shards import dataset as dataset_module
+
+SECONDS = float(os.environ.get("DATAPORTER_SOAK_SECONDS", "600"))
+SEED = int(os.environ.get("DATAPORTER_SOAK_SEED", "1"))
+KINDS = ("porter", "porter", "porter", "worker", "worker", "rank", "job", "opening")
+LATENCY = 0.01  # seconds of each request, so that kills meet some on their way
+
+
+def written(folder: Path) -> Path:
+    """Write Parquet files of 600 rows in 60 row groups; row i is {"id": i, "text": …}."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    for file in range(12):
+        ids = list(range(50 * file, 50 * file + 50))
+        table = pa.table({"id": ids, "text": [f"text {number} " * 50 for number in ids]})
+        pq.write_table(table, folder / f"part-{file}.parquet", row_group_size=10)
+    return folder
+
+
+def some_kills(chance: random.Random) -> Iterator[str]:
+    return iter(chance.choices(KINDS, k=chance.randrange(12)))
+
+
+@pytest.mark.soak
+def test_whatever_is_killed_an_epoch_is_that_of_a_quiet_run_and_the_cache_stays_sound(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(dataset_module, "SMALL", 0)  # order small data by tracks too
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    local = written(tmp_path / "local")
+    sizes = ShardedDataset(local).index.decoded
+    index, cache = tmp_path / "index", tmp_path / "cache"
+    deadline, rounds = time.monotonic() + SECONDS, 0
+    with (
+        seaweed(tmp_path) as server,
+        ProxyProcess(server.endpoint) as proxy,
+        tidy(round(SECONDS) + 300),
+    ):
+        server.upload(
+            "soak-bucket", {path.name: path.read_bytes() for path in local.glob("*.parquet")}
+        )
+        proxy.delay(LATENCY)
+        options = server.through(proxy.url).options
+        while rounds == 0 or time.monotonic() < deadline:
+            seed = SEED * 1000 + rounds
+            chance = random.Random(seed)
+            budget = int(sizes.sum() * chance.choice([0.4, 0.7, 2]))
+            for folder in (index, cache):
+                if chance.random() < 0.3:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+            def open_one(budget: int = budget) -> ShardedDataset:
+                return ShardedDataset(
+                    "s3://soak-bucket/",
+                    **{"index": index, "cache": cache, "cache_bytes": budget},
+                    storage_options=options,
+                )
+
+            found = steps_through_kills(open_one, seed, chance, some_kills(chance))
+            assert found == quiet_steps(ShardedDataset(local), seed), f"round of seed {seed}"
+            assert quiet_steps(open_one(), seed) == found
+            assert_tidy(cache, budget)
+            assert [path.suffix for path in index.iterdir()] == [".arrow"]
+            rounds += 1
+    print(f"{rounds} rounds")
