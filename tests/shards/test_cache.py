@@ -69,6 +69,18 @@ def test_a_block_is_never_evicted_for_one_that_is_used_later(cache):
     assert int(np.abs(cache.sizes()).sum()) == 40  # what was reserved is given back
 
 
+def test_a_smaller_budget_evicts_the_farthest_but_nothing_in_use(cache):
+    for block in range(4):
+        put(cache, block)
+    smaller = BlockCache(cache.folder, BLOCKS, 25)
+    smaller.trim(np.array([5, 6, 9, 7, 0, 0, 0, 0]))
+    assert held(smaller) == [0, 1]
+    smaller.budget = 5
+    smaller.trim(np.array([0, 6, 9, 7, 0, 0, 0, 0]))
+    assert held(smaller) == [0]
+    assert smaller.evicted == 3
+
+
 def test_two_writers_count_each_others_bytes(cache):
     other = BlockCache(cache.folder, BLOCKS, 40)
     put(cache, 0, 20)

@@ -110,6 +110,18 @@ def test_decoding_ahead_keeps_to_the_cache_and_never_asks_twice(tmp_path, index)
     porter.close()
 
 
+def test_a_run_with_a_smaller_cache_evicts_what_a_larger_one_has_left(tmp_path, index):
+    larger = make(tmp_path, index)
+    for block in range(BLOCKS):
+        larger.path(block)
+    larger.close()
+    porter = make(tmp_path, index, cache_bytes=12 * 128)
+    porter.announce(SideBySide(BLOCKS, 16, 2), 0, 0, 4, Plan(length=len(index), batch_size=4))
+    until(lambda: porter.stats()["evicted"] == BLOCKS - 12)
+    assert len(list(porter._folder.glob("*.block"))) == 12
+    porter.close()
+
+
 def test_a_cache_too_small_for_the_blocks_in_use_says_how_many_bytes_it_needs(tmp_path, index):
     porter = make(tmp_path, index, cache_bytes=3 * 128)
     plan = Plan(length=len(index), batch_size=4)

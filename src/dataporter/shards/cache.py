@@ -251,6 +251,19 @@ class BlockCache(CachedBlocks):
             if self.sizes()[block] > 0:
                 self._evict(block)
 
+    def trim(self, distances: NDArray[np.int64]) -> None:
+        """Evict what a larger budget has let in, farthest next use first, unless it is in use."""
+        with self._locked():
+            sizes = self.sizes()
+            if int(np.abs(sizes).sum()) > self.budget:
+                self._forget_missing(sizes)
+            surplus = int(np.abs(sizes).sum()) - self.budget
+            for block in _farthest(sizes, distances, 0).tolist():
+                if surplus <= 0:
+                    break
+                self._evict(block)
+                surplus -= int(sizes[block])
+
     def shrink(self) -> bool:
         """Lower the budget to the blocks that lie here now; return False if there are none."""
         with self._locked():
@@ -294,8 +307,7 @@ def _victims(
     """Choose blocks to evict, farthest next use first; shape (victims,)."""
     if short <= 0:
         return np.empty(0, np.int64)
-    candidates = np.flatnonzero((sizes > 0) & (distances > at))
-    candidates = candidates[np.argsort(-distances[candidates], kind="stable")]
+    candidates = _farthest(sizes, distances, at)
     freed = np.cumsum(sizes[candidates])
     count = int(np.searchsorted(freed, short)) + 1
     if count > len(freed):
@@ -304,6 +316,12 @@ def _victims(
             reserved=-int(sizes[sizes < 0].sum()),
         )
     return candidates[:count]
+
+
+def _farthest(sizes: NDArray[np.int64], distances: NDArray[np.int64], at: int) -> NDArray[np.int64]:
+    """Return the blocks that are used later than at a distance, the last ones first."""
+    candidates = np.flatnonzero((sizes > 0) & (distances > at))
+    return candidates[np.argsort(-distances[candidates], kind="stable")]
 
 
 def _allocate(descriptor: int, size: int) -> None:

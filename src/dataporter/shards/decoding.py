@@ -158,7 +158,10 @@ class Decoders:
                     self._run(job)
             else:
                 with self._changed:
-                    self._exhausted = announcements
+                    is_first, self._exhausted = not self._exhausted, announcements
+                if is_first:
+                    with suppress(OSError):  # whoever needs room will say what is wrong
+                        self.cache.trim(self._distances(None)[0])
 
     def _run(self, job: _Job) -> None:
         outcome: bool | BaseException | None
