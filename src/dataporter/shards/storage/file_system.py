@@ -2,8 +2,9 @@
 
 A blocking file system runs in threads, and each thread has its own: some, such as FTP's, hold
 one connection. Their answers carry no version, so the version of a file is asked for again when
-some time has passed. What a file system retries on its own, as that of Hugging Face does, is
-part of one try.
+some time has passed; until then a file system may take it from the list of a folder that it
+keeps, since many have no other way to ask. What a file system retries on its own, as that of
+Hugging Face does, is part of one try.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fsspec.core import url_to_fs
 
 from dataporter.errors import MissingExtraError, OptionError
 from dataporter.shards.storage.faults import ChangedError, CutShortError
+from dataporter.shards.storage.hiding import first_line
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.stored import Stored
 from dataporter.shards.storage.urls import Url
@@ -28,8 +30,7 @@ from dataporter.shards.storage.urls import Url
 T = TypeVar("T")
 
 _THREADS = 8  # servers of FTP and SFTP allow few connections
-_BLOCK = 64 << 10  # bytes that a file system reads beyond those it is asked for
-_TRUSTED = 60.0  # seconds for which the version of a file is taken to be unchanged
+_TRUSTED = 30.0  # seconds for which versions, and lists of folders, are taken to be unchanged
 # Names under which file systems give a version, the most telling first.
 _VERSIONS = (
     "ETag", "etag", "sha256", "md5Hash", "md5", "checksum", "blob_id", "generation", "mtime",
@@ -42,6 +43,7 @@ class FileSystem:
 
     def __init__(self, root: Url, options: StorageOptions) -> None:
         self._root = root
+        self._options = options
         self._given = dict(options.given)
         self._pool = ThreadPoolExecutor(min(_THREADS, options.max_requests), "dataporter-fsspec")
         self._checked: dict[str, float] = {}  # when the version of a file was asked for
@@ -71,6 +73,7 @@ class FileSystem:
     async def pages(self, prefix: str, after: str) -> AsyncIterator[list[Stored]]:
         def list_all(system: AbstractFileSystem) -> Any:
             system.invalidate_cache()
+            self._own.listed = time.monotonic()
             common = AsyncFileSystem._find if self._asynchronous else AbstractFileSystem.find  # noqa: SLF001
             own = getattr(system, common.__name__)
             # Else a folder that cannot be listed would be left out.
@@ -89,7 +92,6 @@ class FileSystem:
 
     async def find(self, path: str) -> Stored:
         def ask(system: AbstractFileSystem) -> Any:
-            system.invalidate_cache()
             return (system._info if self._asynchronous else system.info)(f"{self._folder}/{path}")  # noqa: SLF001  fsspec's protocol
 
         info = await self._call(ask)
@@ -102,7 +104,7 @@ class FileSystem:
             path = f"{self._folder}/{file.path}"
             if self._asynchronous:
                 return system._cat_file(path, start=start, end=stop)  # noqa: SLF001  fsspec's protocol
-            with system.open(path, "rb", block_size=_BLOCK) as opened:
+            with system.open(path, "rb", cache_type="none") as opened:  # not more than is asked for
                 opened.seek(start)
                 return opened.read(stop - start)
 
@@ -152,13 +154,16 @@ class FileSystem:
                     str(self._root), skip_instance_cache=True, **more, **self._given
                 )
             except TypeError as error:
-                names = [name for name in self._given if repr(name) in str(error)]
+                words = first_line(str(error), self._options)
             else:
+                own.listed = time.monotonic()
                 return own.system
-            # Outside the handler: the error of fsspec may show values.
-            what = f": {names[0]!r}" if names else ""
-            msg = f"{self._root.scheme}:// does not take an option of storage_options{what}."
+            # Outside the handler, so that the error of fsspec does not go along.
+            msg = f"{self._root.scheme}:// does not take these storage_options: {words}."
             raise OptionError(msg)
+        if time.monotonic() - own.listed > _TRUSTED:
+            own.system.invalidate_cache()
+            own.listed = time.monotonic()
         return own.system
 
 

@@ -1,0 +1,152 @@
+"""Storages that obstore does not know, by fsspec: real clients, and small servers of their kind."""
+
+import gc
+import logging
+import shutil
+
+import pytest
+from file_servers import PASSWORD, TOKEN, USER, ftp_server, hub_server
+from porters import tidy
+from support import one_pass, plain
+
+from dataporter import ResumableDataLoader
+from dataporter.errors import OptionError, ShardChangedError, ShardsNotFoundError, StorageError
+from dataporter.shards import ShardedDataset
+
+
+@pytest.fixture(autouse=True)
+def _tidy():
+    with tidy(60):
+        yield
+        gc.collect()  # a loader is part of a cycle
+
+
+@pytest.fixture
+def copied(texts, tmp_path):
+    """A folder with the files of `texts` that tests may change."""
+    folder = tmp_path / "served" / "corpus"
+    shutil.copytree(texts, folder, ignore=shutil.ignore_patterns(".*"))
+    return folder
+
+
+@pytest.fixture
+def open_dataset(tmp_path):
+    def open_one(files, **options):
+        folders = {"cache": tmp_path / "cache", "index": tmp_path / "index"}
+        return ShardedDataset(files, **{"storage_timeout": 5, **folders, **options})
+
+    return open_one
+
+
+def ids(dataset):
+    loader = ResumableDataLoader(dataset, 8, shuffle=True, seed=3)
+    return [number for batch in one_pass(loader) for number in plain(batch["id"])]
+
+
+# FTP
+
+
+@pytest.fixture
+def ftp(copied):
+    """The address of an FTP server."""
+    with ftp_server(copied.parent) as address:
+        yield address
+
+
+def test_a_folder_on_an_ftp_server_is_read(ftp, texts, open_dataset, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "dataporter")
+    local = ShardedDataset(texts)
+    login = {"username": USER, "password": PASSWORD}
+    corpus = open_dataset(f"ftp://{ftp}/corpus/", storage_options=login)
+    assert corpus.fingerprint() == local.fingerprint()
+    assert ids(corpus) == ids(local)
+    kept = [path.read_bytes() for path in tmp_path.rglob("index*") if path.is_file()]
+    assert kept
+    assert not any(PASSWORD.encode() in data for data in kept)
+    assert PASSWORD not in caplog.text
+
+
+def test_a_login_in_the_url_is_used_and_not_shown(ftp, texts, open_dataset):
+    corpus = open_dataset(f"ftp://{USER}:{PASSWORD}@{ftp}/corpus/part-[12].parquet")
+    assert corpus.fingerprint() == ShardedDataset(f"{texts}/part-[12].parquet").fingerprint()
+    assert corpus[0]["id"] == 60
+    assert PASSWORD not in repr(vars(corpus.index))
+    with pytest.raises(StorageError, match=r"access was refused") as caught:
+        open_dataset(f"ftp://{USER}:wrong-word@{ftp}/corpus/")
+    assert "wrong-word" not in str(caught.value)
+    assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+def test_a_file_that_changes_on_an_ftp_server_is_an_error(ftp, copied, open_dataset):
+    corpus = open_dataset(f"ftp://{USER}:{PASSWORD}@{ftp}/corpus/")
+    path = copied / "part-7.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ShardChangedError, match=rf"ftp://{ftp}/corpus/part-7\.parquet"):
+        list(corpus)
+
+
+def test_an_ftp_server_and_a_scheme_that_are_not_there_are_named(open_dataset):
+    with pytest.raises(StorageError, match=r"ftp://127.0.0.1:1/x: the connection was refused\. It"):
+        open_dataset("ftp://127.0.0.1:1/x", storage_timeout=1)
+    with pytest.raises(OptionError, match="no library here reads nowhere:// URLs"):
+        open_dataset("nowhere://host/x")
+
+
+# Hugging Face
+
+
+@pytest.fixture
+def hub(copied, tmp_path, monkeypatch):
+    with hub_server(copied.parent) as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+        monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield server
+
+
+def test_a_dataset_of_the_hub_is_read(hub, texts, open_dataset, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "dataporter")
+    local = ShardedDataset(texts)
+    corpus = open_dataset("hf://datasets/somebody/corpus/corpus/")
+    assert corpus.fingerprint() == local.fingerprint()
+    assert ids(corpus) == ids(local)
+    kept = [path.read_bytes() for path in tmp_path.rglob("index*") if path.is_file()]
+    assert kept
+    assert not any(TOKEN.encode() in data for data in kept)
+    assert TOKEN not in caplog.text
+
+
+def test_only_the_bytes_that_are_needed_are_asked_of_the_hub(hub, open_dataset):
+    corpus = open_dataset("hf://datasets/somebody/corpus/corpus/")
+    hub.sent.clear()
+    list(corpus)
+    sizes = corpus.index.sizes.sum() - 4 * len(corpus.index.sizes)  # "PAR1"
+    assert sum(hub.sent.values()) == sizes
+    assert hub.lists < 2 * 8  # one for each thread, not one for each file
+
+
+def test_a_file_that_changes_on_the_hub_is_an_error(hub, copied, open_dataset):
+    corpus = open_dataset("hf://datasets/somebody/corpus/corpus/")
+    path = copied / "part-7.parquet"
+    path.write_bytes(path.read_bytes().replace(b"text 42", b"text 24"))
+    with pytest.raises(ShardChangedError, match=r"corpus/part-7\.parquet: it was written again"):
+        list(corpus)
+
+
+def test_a_hub_that_refuses_is_said_so(hub, open_dataset, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_wr0ng")
+    with pytest.raises(StorageError, match=r"HF_TOKEN") as caught:
+        open_dataset("hf://datasets/somebody/corpus/corpus/")
+    assert "hf_wr0ng" not in str(caught.value)
+
+
+def test_a_dataset_that_the_hub_does_not_have_is_named(hub, open_dataset):
+    with pytest.raises(ShardsNotFoundError, match="hf://datasets/somebody/other"):
+        open_dataset("hf://datasets/somebody/other/")
+
+
+def test_a_hub_that_is_away_is_an_error_in_time(hub, open_dataset, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(StorageError, match=r"hf://datasets/somebody/corpus: the connection was"):
+        open_dataset("hf://datasets/somebody/corpus/", storage_timeout=2)
