@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -225,6 +226,7 @@ def _storage(
         msg = f"storage_options must be a dict, found {type(options).__name__}."  # it has secrets
         raise OptionTypeError(msg)
     if is_remote(files):
+        _require_sendable(options or {})
         return StorageOptions(
             given=dict(options or {}),
             full_urls=urls_with_secrets(as_sequence(files)),
@@ -235,6 +237,20 @@ def _storage(
         msg = "storage_options= is for files that are named by URLs. Leave it out."
         raise OptionError(msg)
     return None
+
+
+def _require_sendable(options: Mapping[str, Any]) -> None:
+    """Storages are reached by other processes."""
+    for name, value in options.items():
+        try:
+            pickle.dumps(value)
+        except Exception as error:  # whatever its class raises
+            msg = (
+                f"storage_options[{name!r}] must be an object that can be pickled, found "
+                f"{type(value).__name__}: files are fetched by other processes. Define its class "
+                "or function in a module."
+            )
+            raise OptionTypeError(msg) from error
 
 
 def _folder(name: str, value: str | PathLike[str] | None) -> Path | None:

@@ -4,10 +4,13 @@ import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
-from stored_files import BUCKET, LARGE
+from stored_files import BUCKET, LARGE, QUICK
 
 from dataporter.errors import OptionError, ShardsNotFoundError
+from dataporter.shards.formats.registry import SUFFIXES
+from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.stored import Stored
+from dataporter.shards.storage.stored_listing import list_stored
 
 
 @pytest.fixture(params=["server", "moto_server"])
@@ -43,6 +46,14 @@ def test_a_range_is_copied_into_a_file(storage, tmp_path):
     with (tmp_path / "copy").open("wb") as copy:
         storage.copy(file, 7, 19 << 20, copy.fileno())
     assert (tmp_path / "copy").read_bytes() == LARGE[7 : 19 << 20]
+
+
+def test_files_are_chosen_by_globs(server):
+    options = StorageOptions(given=server.options, **QUICK)
+    for pattern, found in {"?.bin": ["a.bin"], "[a-e]*.bin": ["a.bin", "empty.bin"]}.items():
+        listing = list_stored(f"s3://{BUCKET}/data/{pattern}", SUFFIXES, options)
+        assert list(listing.paths) == found
+        listing.storage.close()
 
 
 def test_what_was_asked_for_is_counted(server, open_storage):

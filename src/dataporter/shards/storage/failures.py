@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dataporter.errors import ShardChangedError, ShardError, ShardsNotFoundError, StorageError
-from dataporter.shards.storage.faults import Fault, Kind
+from dataporter.shards.storage.faults import NO_CREDENTIALS, Fault, Kind
 
 _AWS = (
     "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, the profile in AWS_PROFILE "
@@ -57,6 +57,9 @@ fewer processes, or ask its operator for a higher limit.
 
 def _remedy(fault: Fault, scheme: str) -> str:
     where = _CREDENTIALS.get(scheme, "storage_options")
+    if fault == NO_CREDENTIALS:
+        public = 'storage_options={"skip_signature": True}'
+        return f"Give some: {where}. Data that is public needs {public}."
     return {
         Kind.ABSENT: "Check the name of the bucket and of the file.",
         Kind.EXPIRED: f"Renew the credentials: {where}.",

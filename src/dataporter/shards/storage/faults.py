@@ -59,6 +59,7 @@ _FORBIDDEN = Fault(Kind.REFUSED, "access was refused")
 _NO_HOST = Fault(Kind.UNKNOWN_HOST, "the name of the server was not found")
 _REFUSED = Fault(Kind.TRANSIENT, "the connection was refused")
 _CUT_SHORT = Fault(Kind.TRANSIENT, "the answer was cut short")
+NO_CREDENTIALS = Fault(Kind.REFUSED, "no credentials were found")
 LATE = Fault(Kind.TRANSIENT, "no answer came in time")
 _BROKEN = Fault(Kind.TRANSIENT, "the connection failed")
 _NO_RANGES = Fault(
@@ -142,16 +143,16 @@ def fault_of(error: BaseException, options: StorageOptions | None = None) -> Fau
         if isinstance(error, known):
             return fault
     if _METADATA.search(text):
-        return Fault(Kind.REFUSED, "no credentials were found")
+        return NO_CREDENTIALS
     if (status := _status(error, text)) is not None:
         return _fault_of_status(status, text, error)
-    if (known := _known(error, text)) is not None:
-        return known
+    if (found := _known_fault(error, text)) is not None:
+        return found
     words = first_line(text, options or StorageOptions())
     return Fault(Kind.PERMANENT, f"{type(error).__name__}: {words}")
 
 
-def _known(error: BaseException, text: str) -> Fault | None:
+def _known_fault(error: BaseException, text: str) -> Fault | None:
     """Find a fault by the words of an error, or by its class."""
     for sign, fault in _SIGNS.items():
         if sign in text:
