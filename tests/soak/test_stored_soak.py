@@ -66,15 +66,18 @@ def test_whatever_is_killed_an_epoch_is_that_of_a_quiet_run_and_the_cache_stays_
         while rounds == 0 or time.monotonic() < deadline:
             seed = SEED * 1000 + rounds
             chance = random.Random(seed)
-            budget = int(sizes.sum() * chance.choice([0.4, 0.7, 2]))
-            for folder in (index, cache):
-                if chance.random() < 0.3:
-                    shutil.rmtree(folder, ignore_errors=True)
+            if rounds == 0 or chance.random() < 0.3:
+                shutil.rmtree(cache, ignore_errors=True)
+                budget = int(sizes.sum() * chance.choice([0.4, 0.7, 2]))
+            if chance.random() < 0.3:
+                shutil.rmtree(index, ignore_errors=True)
 
             def open_one(budget: int = budget) -> ShardedDataset:
                 return ShardedDataset(
                     "s3://soak-bucket/",
-                    **{"index": index, "cache": cache, "cache_bytes": budget},
+                    index=index,
+                    cache=cache,
+                    cache_bytes=budget,
                     storage_options=options,
                 )
 
@@ -84,4 +87,3 @@ def test_whatever_is_killed_an_epoch_is_that_of_a_quiet_run_and_the_cache_stays_
             assert_tidy(cache, budget)
             assert [path.suffix for path in index.iterdir()] == [".arrow"]
             rounds += 1
-    print(f"{rounds} rounds")
