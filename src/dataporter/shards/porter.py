@@ -50,6 +50,7 @@ _DEATHS = 10  # of porters, one after the other, over the same block
 _TRIES = 100  # to map a block that others evict again and again
 _BACKLOG = 1024  # connections that wait for a porter to come up; the system may allow fewer
 _MOMENT = 0.2  # seconds that a porter gets to end
+_LONG = 5.0  # the same, if its folder is removed then
 _PAUSE = 0.005  # seconds between two tries to connect
 
 # Sockets that a forked child must not hold: a porter sees the end of a process by its connection,
@@ -108,9 +109,8 @@ class Porter:
         self._hits = 0
         # The process that made the dataset ends the porter; a copy only leaves.
         address = None if is_copy else self._address
-        weakref.finalize(self, _leave, os.getpid(), self._state, address)
-        if not is_copy and not is_shared(self._folder):
-            weakref.finalize(self, _remove, os.getpid(), self._folder)
+        own = None if is_copy or is_shared(self._folder) else self._folder
+        weakref.finalize(self, _leave, os.getpid(), self._state, address, own)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_index", "_format", "_cache_bytes", "_storage", "_folder", "_address")
@@ -317,8 +317,13 @@ class _Connections:
         self.process = self.words = None
 
 
-def _leave(owner: int, state: _Connections, address: str | None) -> None:
-    """Leave the porter. The one at an address ends at once, if nobody else is connected."""
+def _leave(
+    owner: int, state: _Connections, address: str | None, folder: Path | None = None
+) -> None:
+    """Leave the porter. The one at an address ends at once, if nobody else is connected.
+
+    A folder that nobody shares is removed, after the end of the porter: it would make a new one.
+    """
     if os.getpid() != owner:  # a forked copy of the object, whose sockets are closed
         return
     state.disconnect()
@@ -327,11 +332,8 @@ def _leave(owner: int, state: _Connections, address: str | None) -> None:
             last.setblocking(False)  # noqa: FBT003  the standard library's signature
             if last.connect_ex(address) == 0:
                 _sent_at_once(last, pack(("leave",)), None)
-    state.reap(_MOMENT)
-
-
-def _remove(owner: int, folder: Path) -> None:
-    if os.getpid() == owner:
+    state.reap(_MOMENT if folder is None else _LONG)
+    if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
