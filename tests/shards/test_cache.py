@@ -81,6 +81,22 @@ def test_a_smaller_budget_evicts_the_farthest_but_nothing_in_use(cache):
     assert smaller.evicted == 3
 
 
+def test_a_block_that_is_larger_than_reserved_makes_its_room(cache):
+    for block in range(3):
+        put(cache, block)
+    far = np.array([5, 9, 6, 0, 0, 0, 0, 0])
+    size = cache.add(
+        3,
+        lambda path: path.write_bytes(b"x" * 20) and None,
+        lambda: cache.reserve(3, 10, far, 0),
+        wait=True,
+        grow=lambda size: cache.reserve(3, size, far, 0),
+    )
+    assert size == 20
+    assert held(cache) == [0, 2, 3]
+    assert int(np.abs(cache.sizes()).sum()) == 40
+
+
 def test_two_writers_count_each_others_bytes(cache):
     other = BlockCache(cache.folder, BLOCKS, 40)
     put(cache, 0, 20)

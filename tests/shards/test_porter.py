@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,8 +89,10 @@ def test_all_of_an_announced_order_is_decoded_ahead(tmp_path, index):
     porter.close()
 
 
-def test_decoding_ahead_keeps_to_the_cache_and_never_asks_twice(tmp_path, index):
+@pytest.mark.parametrize("estimated", [128, 40], ids=["rightly", "too low"])
+def test_decoding_ahead_keeps_to_the_cache_however_blocks_are_estimated(tmp_path, index, estimated):
     order = SideBySide(BLOCKS, 16, tracks=2)
+    index = replace(index, decoded=np.full(BLOCKS, estimated))
     porter = make(tmp_path, index, cache_bytes=8 * 128)
     plan = Plan(length=len(index), batch_size=4)
     for epoch in range(3):

@@ -165,11 +165,13 @@ class BlockCache(CachedBlocks):
         reserve: Callable[[], None],
         *,
         wait: bool,
+        grow: Callable[[int], None] | None = None,
     ) -> int:
         """Decode a block by `write(path)`, unless it is there, and return its size.
 
         It returns 0 if the block was there, or if another process is decoding it and `wait` is
-        false. `reserve` is called first, under the lock of this block.
+        false. `reserve` is called first, under the lock of this block; `grow` with its size, if
+        that is more than was reserved.
         """
         with self._temporary(block, wait=wait) as path:
             if path is None:
@@ -179,7 +181,10 @@ class BlockCache(CachedBlocks):
                 reserve()
                 with _named_errors(self.folder, (errno.EFBIG,)):  # others may be of the source
                     write(path)
-                return self._publish(block, path)
+                size = path.stat().st_size
+                if grow is not None and size > -self._recorded(block):
+                    grow(size)
+                return self._publish(block, path, size)
             except BaseException:
                 with self._locked():  # nobody else can reserve before the file is gone
                     self._record(block, 0)
@@ -213,8 +218,7 @@ class BlockCache(CachedBlocks):
                 os.close(descriptor)
         yield None
 
-    def _publish(self, block: int, path: Path) -> int:
-        size = path.stat().st_size
+    def _publish(self, block: int, path: Path, size: int) -> int:
         if size == 0:
             msg = f"Block {block} decodes into an empty file."
             raise ShardFormatError(msg)

@@ -84,6 +84,7 @@ class Decoders:
 
             self._origin = StoredOrigin(index, format_, storage, cores, self._keep)
         self.cache = BlockCache(folder, self._origin.entries, cache_bytes)
+        self._sizes = index.decoded.copy()  # estimates, until a block is decoded
         self._disk_error: OSError | None = None  # the first one, if the disk was full
         self.stats = dict.fromkeys(_COUNTERS, 0)
         self._load = Load(_LOAD_BYTES)
@@ -208,7 +209,11 @@ class Decoders:
         asked = job.need is None
         try:
             size = self.cache.add(
-                job.block, lambda to: self._write(job, to), lambda: self._reserve(job), wait=asked
+                job.block,
+                lambda to: self._write(job, to),
+                lambda: self._reserve(job),
+                wait=asked,
+                grow=lambda size: self._grow(job, size),
             )
         except OSError as error:
             if error.errno in FULL and not isinstance(error, ShardCacheError):
@@ -286,7 +291,7 @@ class Decoders:
 
     def _reserve(self, job: _Job) -> None:
         """Reserve room for a block. A block that was asked for waits for others in the making."""
-        size = int(self._index.decoded[job.block])
+        size = int(self._sizes[job.block])
         while True:
             distances, at = self._distances(job)
             try:
@@ -300,6 +305,11 @@ class Decoders:
                 self.cache.remove_leftovers()  # a killed process may have reserved the room
             else:
                 return
+
+    def _grow(self, job: _Job, size: int) -> None:
+        """Reserve the room that a block takes, which was estimated too low."""
+        self._sizes[job.block] = size  # also for the next time
+        self._reserve(job)
 
     def _distances(self, job: _Job | None) -> tuple[NDArray[np.int64], int]:
         """Count the positions to the next use of each block, and of the block of a job."""
