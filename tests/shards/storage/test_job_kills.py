@@ -10,7 +10,7 @@ from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 
 SEED = 5
-KILLS = ("opening", "porter", "worker", "porter", "rank", "worker", "porter", "job")
+KILLS = ("opening", "porter", "worker", "rank", "porter", "job")
 
 
 @pytest.fixture(autouse=True)

@@ -111,7 +111,7 @@ def test_surveys_killed_at_random_moments_lose_only_files_in_flight(open_many, p
     def kill() -> None:
         nonlocal kills
         while not stop.wait(chance.uniform(0.2, 0.6)):  # the moment is what is drawn
-            for survey in surveys(psutil.Process()) if kills < 4 else []:
+            for survey in surveys(psutil.Process()) if kills < 3 else []:
                 survey.kill()
                 kills += 1
 
