@@ -105,7 +105,5 @@ def test_a_profile_that_is_not_there_is_named(open_storage, monkeypatch):
 
 
 def test_an_option_that_cannot_be_sent_to_another_process_is_named():
-    with pytest.raises(
-        OptionTypeError, match=r"\['credential_provider'\] must .* found function"
-    ):
+    with pytest.raises(OptionTypeError, match=r"\['credential_provider'\] must .* found function"):
         ShardedDataset("s3://bucket/x", storage_options={"credential_provider": lambda: None})
