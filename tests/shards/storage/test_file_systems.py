@@ -38,6 +38,12 @@ def open_dataset(tmp_path):
     return open_one
 
 
+@pytest.fixture
+def open_local(tmp_path):
+    """Open files of this machine. Their folder, which tests share, stays as it is."""
+    return lambda files: ShardedDataset(files, index=tmp_path / "local")
+
+
 def ids(dataset):
     loader = ResumableDataLoader(dataset, 8, shuffle=True, seed=3)
     return [number for batch in one_pass(loader) for number in plain(batch["id"])]
@@ -53,9 +59,9 @@ def ftp(copied):
         yield address
 
 
-def test_a_folder_on_an_ftp_server_is_read(ftp, texts, open_dataset, tmp_path, caplog):
+def test_a_folder_on_an_ftp_server_is_read(ftp, texts, open_dataset, tmp_path, caplog, open_local):
     caplog.set_level(logging.DEBUG, "dataporter")
-    local = ShardedDataset(texts)
+    local = open_local(texts)
     login = {"username": USER, "password": PASSWORD}
     corpus = open_dataset(f"ftp://{ftp}/corpus/", storage_options=login)
     assert corpus.fingerprint() == local.fingerprint()
@@ -66,9 +72,9 @@ def test_a_folder_on_an_ftp_server_is_read(ftp, texts, open_dataset, tmp_path, c
     assert PASSWORD not in caplog.text
 
 
-def test_a_login_in_the_url_is_used_and_not_shown(ftp, texts, open_dataset):
+def test_a_login_in_the_url_is_used_and_not_shown(ftp, texts, open_dataset, open_local):
     corpus = open_dataset(f"ftp://{USER}:{PASSWORD}@{ftp}/corpus/part-[12].parquet")
-    assert corpus.fingerprint() == ShardedDataset(f"{texts}/part-[12].parquet").fingerprint()
+    assert corpus.fingerprint() == open_local(f"{texts}/part-[12].parquet").fingerprint()
     assert corpus[0]["id"] == 60
     assert PASSWORD not in repr(vars(corpus.index))
     with pytest.raises(StorageError, match=r"access was refused") as caught:
@@ -105,9 +111,9 @@ def hub(copied, tmp_path, monkeypatch):
         yield server
 
 
-def test_a_dataset_of_the_hub_is_read(hub, texts, open_dataset, tmp_path, caplog):
+def test_a_dataset_of_the_hub_is_read(hub, texts, open_dataset, tmp_path, caplog, open_local):
     caplog.set_level(logging.DEBUG, "dataporter")
-    local = ShardedDataset(texts)
+    local = open_local(texts)
     corpus = open_dataset("hf://datasets/somebody/corpus/corpus/")
     assert corpus.fingerprint() == local.fingerprint()
     assert ids(corpus) == ids(local)

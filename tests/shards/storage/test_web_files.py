@@ -79,6 +79,12 @@ def open_web(tmp_path):
     return open_one
 
 
+@pytest.fixture
+def open_local(tmp_path):
+    """Open files of this machine. Their folder, which tests share, stays as it is."""
+    return lambda files: ShardedDataset(files, index=tmp_path / "local")
+
+
 def chain_of(error):
     """The texts of an error, and of all that came before it."""
     texts = []
@@ -88,9 +94,9 @@ def chain_of(error):
     return texts
 
 
-def test_a_list_of_files_has_the_samples_of_local_files(web, texts, open_web):
+def test_a_list_of_files_has_the_samples_of_local_files(web, texts, open_web, open_local):
     corpus = open_web([url(web, path.name) for path in texts.glob("*.parquet")])
-    local = ShardedDataset(texts)
+    local = open_local(texts)
     assert list(corpus) == list(local)
     assert corpus.fingerprint() == local.fingerprint()
 
@@ -106,23 +112,25 @@ def test_files_are_found_several_at_a_time(web, texts):
 
 
 @pytest.mark.parametrize("signed_for", ["GET", "GET and HEAD"])
-def test_each_signed_url_is_asked_with_its_own_signature(signed_for, web, texts, open_web):
+def test_each_signed_url_is_asked_with_its_own_signature(
+    signed_for, web, texts, open_web, open_local
+):
     want_signatures(web, *SIGNATURES)
     if signed_for == "GET":
         web.fault("status", status="403 Forbidden", method="HEAD")
     corpus = open_web(signed(web, *SIGNATURES))
-    local = ShardedDataset([texts / name for name in NAMES])
+    local = open_local([texts / name for name in NAMES])
     assert list(corpus) == list(local)
     assert corpus.fingerprint() == local.fingerprint()
 
 
-def test_many_files_may_share_a_query(web, texts, open_web):
+def test_many_files_may_share_a_query(web, texts, open_web, open_local):
     for method in ("GET", "HEAD"):
         web.fault("status", status="403 Forbidden", method=method, unless="sig=a%2Fb%3D")
     corpus = open_web(
         [f"{url(web, path.name)}?sv=1&sig=a%2Fb%3D" for path in texts.glob("*.parquet")]
     )
-    assert list(corpus) == list(ShardedDataset(texts))
+    assert list(corpus) == list(open_local(texts))
 
 
 def test_renewed_signatures_use_the_same_index_and_cache(web, open_web):
@@ -178,13 +186,15 @@ def test_a_signature_that_expires_in_mid_run_is_named_without_it(web, open_web, 
     assert not any("s1gnature" in text for text in [*chain_of(caught.value), caplog.text])
 
 
-def test_a_user_name_and_a_password_are_sent_and_not_shown(web, texts, open_web, caplog):
+def test_a_user_name_and_a_password_are_sent_and_not_shown(
+    web, texts, open_web, caplog, open_local
+):
     caplog.set_level(logging.DEBUG, "dataporter")
     expected = base64.b64encode(b"somebody:pass word-1").decode()
     for method in ("GET", "HEAD"):
         web.fault("status", status="401 Unauthorized", method=method, unless=f"Basic {expected}")
     name = url(web, "part-0.parquet").replace("://", "://somebody:pass%20word-1@")
-    assert list(open_web(name)) == list(ShardedDataset(texts / "part-0.parquet"))
+    assert list(open_web(name)) == list(open_local(texts / "part-0.parquet"))
     with pytest.raises(StorageError, match=r"http://127[^@]*/part-0.parquet: .*401") as caught:
         open_web(name.replace("word-1", "word-2"))
     shown = [*chain_of(caught.value), caplog.text]
