@@ -29,13 +29,19 @@ def parser(description: str, seconds: float) -> argparse.ArgumentParser:
     return made
 
 
-def execute(rows: Iterable[Row], tables: Callable[[Sequence[Row]], str], out: Path | None) -> Run:
-    """Measure rows, print their tables, and store the run after each row."""
+def begin() -> Run:
+    """Prepare this process for measuring, and print the machine."""
     warnings.filterwarnings("ignore")  # torch counts cores, torchdata calls deprecated functions
     torch.set_num_threads(1)  # a process with threads must not be forked
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that players are ended
     run = Run(versions=installed(), machine=machine.describe())
     print(f"\n{machine.line(run.machine)}\n{NOTE}", flush=True)
+    return run
+
+
+def execute(rows: Iterable[Row], tables: Callable[[Sequence[Row]], str], out: Path | None) -> Run:
+    """Measure rows, print their tables, and store the run after each row."""
+    run = begin()
     for row in rows:
         run.rows.append(row)
         run.machine["load_after"] = machine.load()

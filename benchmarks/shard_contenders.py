@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,11 @@ def use_folder(name: str, folder: Path | None) -> None:
         _folders[name] = folder.absolute()
 
 
-def _import_from(name: str) -> None:
+def import_peer(name: str, module: str) -> Any:
+    """Import a module of a distribution, from its folder if it has one."""
     if name in _folders:
         sys.path.insert(0, str(_folders[name]))
+    return import_module(module)
 
 
 def dataset(data: Data, form: str, order: str = "default") -> ours.ShardedDataset:
@@ -91,9 +93,13 @@ def _torch(data: Data) -> Iterator[Any]:
 
 
 def _hugging_face_stream(data: Data) -> Iterator[Any]:
+    return hugging_face_stream(_names(data, "parquet"))
+
+
+def hugging_face_stream(files: list[str]) -> Iterator[Any]:
+    """Read Parquet files by Hugging Face's stream."""
     from datasets import load_dataset  # noqa: PLC0415  likewise
 
-    files = [str(path) for path in data.files("parquet")]
     stream = load_dataset("parquet", data_files=files, split="train", streaming=True)
     stream = stream.shuffle(seed=1, buffer_size=_BUFFER)
     batches = _torch_loader(stream)
@@ -105,48 +111,53 @@ def _hugging_face_stream(data: Data) -> Iterator[Any]:
 
 
 def _mosaic(data: Data) -> Iterator[Any]:
-    _import_from(MOSAIC)
-    import streaming  # noqa: PLC0415  likewise
+    return mosaic(local=str(data.folder / "mds"))
 
+
+def mosaic(**place: str) -> Iterator[Any]:
+    """Read MDS by its own library."""
+    streaming = import_peer(MOSAIC, "streaming")
     with suppress(AttributeError, ImportError):  # shared memory that a killed run has left
         streaming.base.util.clean_stale_shared_memory()
-    samples = streaming.StreamingDataset(
-        local=str(data.folder / "mds"), batch_size=BATCH_SIZE, shuffle=True
-    )
+    samples = streaming.StreamingDataset(**place, batch_size=BATCH_SIZE, shuffle=True)
     return _again_and_again(_torch_loader(samples))
 
 
 def _neprr_threads(data: Data) -> Iterator[Any]:
-    """Read by threads of the process, which its documentation prefers to workers."""
-    return _again_and_again(_neprr_loader(data, 0))
+    return neprr(0, local=str(data.folder / "mds"))
 
 
 def _neprr_workers(data: Data) -> Iterator[Any]:
-    return _again_and_again(_neprr_loader(data, WORKERS))
+    return neprr(WORKERS, local=str(data.folder / "mds"))
 
 
-def _neprr_loader(data: Data, workers: int) -> Any:
-    _import_from(NEPRR)
-    from streaming import (  # noqa: PLC0415  likewise
-        StreamingDataLoader,
-        StreamingDataset,
-        StreamingRuntimeConfig,
-    )
-
-    samples = StreamingDataset(
-        local=str(data.folder / "mds"),
+def neprr(workers: int, **place: str) -> Iterator[Any]:
+    """Read MDS by workers, or by threads of the process, which its documentation prefers."""
+    streaming = import_peer(NEPRR, "streaming")
+    config = streaming.StreamingRuntimeConfig(decode_threads=WORKERS, ready_queue_size=64)
+    samples = streaming.StreamingDataset(
+        **place,
         batch_size=BATCH_SIZE,
         shuffle=True,
-        runtime_config=StreamingRuntimeConfig(decode_threads=WORKERS, ready_queue_size=64),
+        runtime_config=config,
     )
     options = {"persistent_workers": True, "worker_init_fn": die_with_player} if workers else {}
-    return StreamingDataLoader(samples, batch_size=BATCH_SIZE, num_workers=workers, **options)
+    return _again_and_again(
+        streaming.StreamingDataLoader(
+            samples, batch_size=BATCH_SIZE, num_workers=workers, **options
+        )
+    )
 
 
 def _litdata(data: Data) -> Iterator[Any]:
+    return litdata(str(data.folder / "litdata"))
+
+
+def litdata(place: str, **options: Any) -> Iterator[Any]:
+    """Read LitData's chunks by its own library."""
     import litdata  # noqa: PLC0415  likewise
 
-    samples = litdata.StreamingDataset(str(data.folder / "litdata"), shuffle=True, drop_last=False)
+    samples = litdata.StreamingDataset(place, shuffle=True, drop_last=False, **options)
     return _again_and_again(
         litdata.StreamingDataLoader(
             samples, batch_size=BATCH_SIZE, num_workers=WORKERS, persistent_workers=True
@@ -155,11 +166,15 @@ def _litdata(data: Data) -> Iterator[Any]:
 
 
 def _webdataset(data: Data) -> Iterator[Any]:
+    return webdataset(_names(data, "tar"), data.column)
+
+
+def webdataset(urls: list[str], column: str) -> Iterator[Any]:
+    """Read tar files by webdataset."""
     import webdataset as wds  # noqa: PLC0415  likewise
 
-    urls = [str(path) for path in data.files("tar")]
     samples = wds.WebDataset(urls, shardshuffle=len(urls), seed=1).shuffle(_BUFFER).decode()
-    batches = samples.to_tuple(data.column).batched(BATCH_SIZE)
+    batches = samples.to_tuple(column).batched(BATCH_SIZE)
     return _again_and_again(
         wds.WebLoader(
             batches,
@@ -182,6 +197,10 @@ def _grain(data: Data) -> Iterator[Any]:
     options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     stream = samples.repeat().to_iter_dataset(options).batch(BATCH_SIZE, batch_fn=list)
     return iter(stream.mp_prefetch(grain.MultiprocessingOptions(num_workers=WORKERS)))
+
+
+def _names(data: Data, form: str) -> list[str]:
+    return [str(path) for path in data.files(form)]
 
 
 def _torch_loader(samples: Any, **options: Any) -> DataLoader[Any]:
@@ -270,10 +289,11 @@ def contenders(data: Data) -> dict[str, Batches]:
 
 
 def _installed_peers() -> list[str]:
-    return [who for who, (name, _, _) in _PEERS.items() if _version(name) is not None]
+    return [who for who, (name, _, _) in _PEERS.items() if version(name) is not None]
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
+    """The version of a distribution; None if it is not there."""
     if name in _folders:
         found = metadata.distributions(path=[str(_folders[name])])
         return next((each.version for each in found if each.name == name), None)
@@ -284,7 +304,7 @@ def _version(name: str) -> str | None:
 
 def versions() -> dict[str, str]:
     """Versions of the peers that are there."""
-    found = {name: _version(name) for name, _, _ in _PEERS.values()}
+    found = {name: version(name) for name, _, _ in _PEERS.values()}
     return {name: version for name, version in found.items() if version is not None}
 
 

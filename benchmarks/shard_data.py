@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+TITLES = {"texts": "texts of 1 kB", "jpegs": "JPEGs of 40 kB"}
 FILES = 20  # of Parquet, tar and JSON lines; peers deal whole files to their workers
 _WORDS = 20_000
 _TEXT = 1_000  # bytes

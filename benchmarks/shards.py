@@ -2,6 +2,7 @@
 
     python benchmarks/shards.py [--rows PATTERN] [--seconds 30] [--out FILE.json]
                                 [--full] [--folder FOLDER] [--mosaic FOLDER] [--neprr FOLDER]
+                                [--server]
 
 The races are on texts of 1 kB and JPEG bytes of 40 kB: 20,000 and 1,000 samples, with `--full`
 200,000 and 10,000. Each contender reads the same samples in its own format (shard_data.py) with
@@ -9,6 +10,8 @@ two workers (shard_contenders.py), after one epoch that is not measured. So file
 and our decoded blocks in their cache; first epochs, where nothing is decoded, have a table of
 their own. Peers that are not installed are named. neprr-streaming and mosaicml-streaming have the
 same module, so each lies in a folder: pip install --no-deps --target FOLDER neprr-streaming.
+
+With `--server` the data lies on an S3 server of this machine instead: server_shards.py.
 
 Two limits stand beside: one process that takes 64 random rows at a time from mmapped Arrow, and
 one that reads the Parquet files in sequence. Shares are of two such processes at full speed.
@@ -38,7 +41,7 @@ from machine import tree_memory_mb
 from measure import AT_ONCE, BARE, Row, Run, count, in_turns, table
 from players import Player, PlayerFailedError, close_all
 from race import race
-from script import execute, parser, text
+from script import begin, execute, parser, text
 from shard_contenders import (
     BATCH_SIZE,
     MOSAIC,
@@ -49,7 +52,7 @@ from shard_contenders import (
     sequential,
     taken,
 )
-from shard_data import Data, make
+from shard_data import TITLES, Data, make
 
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.shards.blocks import Block, Scanned
@@ -62,8 +65,8 @@ from dataporter.shards.tracks import TracksOrder, tracks_for
 
 SECONDS = 30.0  # of a row
 FOLDER = Path("build/bench-shards")
-TITLES = {"texts": "texts of 1 kB", "jpegs": "JPEGs of 40 kB"}
 SMALL = {"texts": 20_000, "jpegs": 1_000}
+SERVED = {"texts": 100_000, "jpegs": 5_000}
 FULL = {"texts": 200_000, "jpegs": 10_000}
 IN_SEQUENCE = "Parquet in sequence"
 _LIMITS = (BARE, AT_ONCE, IN_SEQUENCE)
@@ -434,16 +437,23 @@ def main(arguments: Sequence[str] | None = None) -> Run:
     options.add_argument("--mosaic", type=Path, help="a folder with mosaicml-streaming")
     options.add_argument("--neprr", type=Path, help="a folder with neprr-streaming")
     options.add_argument("--samples", type=int, help="of each kind, instead of the usual numbers")
+    options.add_argument("--server", action="store_true", help="read from an S3 server")
     asked = options.parse_args(arguments)
     shard_contenders.use_folder(MOSAIC, asked.mosaic)
     shard_contenders.use_folder(NEPRR, asked.neprr)
     libraries = [each for each in (asked.mosaic, asked.neprr) if each is not None]
-    numbers = FULL if asked.full else SMALL
+    numbers = FULL if asked.full else SERVED if asked.server else SMALL
 
     @functools.cache
     def data(kind: str) -> Data:
         return make(kind, asked.samples or numbers[kind], asked.folder.absolute(), libraries)
 
+    if asked.server:
+        import server_shards  # noqa: PLC0415  needs obstore
+
+        run = begin()
+        server_shards.tables(map(data, TITLES), asked.folder.absolute(), asked.rows)
+        return run
     kinds = [kind for kind in TITLES if re.search(asked.rows, TITLES[kind])]
     rows = (measure(data(kind), asked.seconds) for kind in kinds)
     run = execute(rows, tables, asked.out)
