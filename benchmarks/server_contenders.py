@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ import shard_contenders
 from object_server import REGION, SECRET, ObjectServer
 from obstore.store import S3Store
 from shard_contenders import BATCH_SIZE, MOSAIC, NEPRR
-from shard_data import Data
+from shard_data import TITLES, Data
 
 from dataporter.shards.dataset import ShardedDataset
 
 BUCKET = "bench"
 REQUESTS = 32  # at a time, of ours by default
-FORMS = {"texts": ("parquet", "mds"), "jpegs": ("tar", "mds")}
-PEER_FORMS = ("parquet", "tar", "mds", "litdata")
+_FORMS = {"texts": ("parquet", "mds"), "jpegs": ("tar", "mds")}
+_UPLOADED = ("parquet", "tar", "mds", "litdata")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,24 @@ class Served:
     data: Data
     server: ObjectServer
 
+    @property
+    def title(self) -> str:
+        """The samples in words."""
+        return f"{self.data.rows:,} {TITLES[self.data.kind]}"
+
+    @property
+    def forms(self) -> list[str]:
+        """The formats that ours is measured with, the usual one first."""
+        return [form for form in _FORMS[self.data.kind] if self.data.has(form)]
+
+    def through(self, endpoint: str) -> Served:
+        """The same samples, reached by a proxy."""
+        return replace(self, server=self.server.through(endpoint))
+
     def upload(self) -> None:
         """Put all formats onto the server."""
         top = self.data.folder.parent
-        for form in PEER_FORMS:
+        for form in _UPLOADED:
             if self.data.has(form):
                 files = {str(path.relative_to(top)): path for path in self.data.files(form)}
                 self.server.upload(BUCKET, files)
@@ -221,13 +235,10 @@ _PEERS: dict[str, tuple[str, str, str, Callable[[Served, Path], Iterator[Any]]]]
 
 
 def readers(served: Served) -> dict[str, Reader]:
-    """Ours in its formats, the limits, and the peers that are there."""
+    """Ours in its formats, and the peers that are there."""
     found: dict[str, Reader] = {}
-    for form in FORMS[served.data.kind]:
-        if served.data.has(form):
-            found[f"dataporter, {form}"] = Ours(served, form)
-            found[f"limit: bare GETs, {form}"] = BareGets(served, form)
-            found[f"limit: local files, {form}"] = Ours(served, form, local=True)
+    for form in served.forms:
+        found[f"dataporter, {form}"] = Ours(served, form)
     for who, (distribution, _, form, _) in _PEERS.items():
         if served.data.has(form) and shard_contenders.version(distribution) is not None:
             found[who] = Peer(served, who)

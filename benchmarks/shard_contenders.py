@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from loaders import Delivery
 from players import die_with_player
 from shard_data import Data
 from torch.utils.data import DataLoader
@@ -26,11 +27,31 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 BATCH_SIZE = 64
 WORKERS = 2
 MOSAIC, NEPRR = "mosaicml-streaming", "neprr-streaming"
+_LEAST = 64  # batches in a turn, or an epoch: what is fetched ahead would be a turn of no time
 _BUFFER = 1_000  # samples in the shuffle buffer of a stream
 _folders: dict[str, Path] = {}  # of distributions that are not installed, but lie in a folder
 
 # Makes the batches of some data.
 Batches = Callable[[Data], Iterator[Any]]
+
+
+class _Reading(Delivery):
+    """The batches of one contender, in turns that are longer than what it has fetched ahead."""
+
+    def __init__(self, batches: Iterator[Any], epoch: int) -> None:
+        super().__init__(batches, epoch)
+        self._least = min(epoch, _LEAST)
+
+    def warm_up(self, seconds: float) -> int:
+        return max(super().warm_up(seconds), self._least)
+
+
+def reading(batches: Batches, data: Data) -> Delivery:
+    """Read an epoch, then be ready for turns."""
+    epoch = data.rows // BATCH_SIZE
+    delivery = _Reading(batches(data), epoch)
+    delivery.turn(epoch)
+    return delivery
 
 
 def use_folder(name: str, folder: Path | None) -> None:
@@ -81,7 +102,7 @@ def loader(samples: ours.ShardedDataset, workers: int = WORKERS) -> ResumableDat
 
 
 def _dataporter(form: str, order: str) -> Batches:
-    return lambda data: _again_and_again(loader(dataset(data, form, order)))
+    return lambda data: again_and_again(loader(dataset(data, form, order)))
 
 
 def _torch(data: Data) -> Iterator[Any]:
@@ -89,7 +110,7 @@ def _torch(data: Data) -> Iterator[Any]:
     from datasets import Dataset, concatenate_datasets  # noqa: PLC0415  may be missing
 
     parts = [Dataset.from_file(str(path)) for path in data.files("arrow")]
-    return _again_and_again(_torch_loader(concatenate_datasets(parts), shuffle=True))
+    return again_and_again(_torch_loader(concatenate_datasets(parts), shuffle=True))
 
 
 def _hugging_face_stream(data: Data) -> Iterator[Any]:
@@ -120,7 +141,7 @@ def mosaic(**place: str) -> Iterator[Any]:
     with suppress(AttributeError, ImportError):  # shared memory that a killed run has left
         streaming.base.util.clean_stale_shared_memory()
     samples = streaming.StreamingDataset(**place, batch_size=BATCH_SIZE, shuffle=True)
-    return _again_and_again(_torch_loader(samples))
+    return again_and_again(_torch_loader(samples))
 
 
 def _neprr_threads(data: Data) -> Iterator[Any]:
@@ -142,7 +163,7 @@ def neprr(workers: int, **place: str) -> Iterator[Any]:
         runtime_config=config,
     )
     options = {"persistent_workers": True, "worker_init_fn": die_with_player} if workers else {}
-    return _again_and_again(
+    return again_and_again(
         streaming.StreamingDataLoader(
             samples, batch_size=BATCH_SIZE, num_workers=workers, **options
         )
@@ -158,7 +179,7 @@ def litdata(place: str, **options: Any) -> Iterator[Any]:
     import litdata  # noqa: PLC0415  likewise
 
     samples = litdata.StreamingDataset(place, shuffle=True, drop_last=False, **options)
-    return _again_and_again(
+    return again_and_again(
         litdata.StreamingDataLoader(
             samples, batch_size=BATCH_SIZE, num_workers=WORKERS, persistent_workers=True
         )
@@ -175,7 +196,7 @@ def webdataset(urls: list[str], column: str) -> Iterator[Any]:
 
     samples = wds.WebDataset(urls, shardshuffle=len(urls), seed=1).shuffle(_BUFFER).decode()
     batches = samples.to_tuple(column).batched(BATCH_SIZE)
-    return _again_and_again(
+    return again_and_again(
         wds.WebLoader(
             batches,
             batch_size=None,
@@ -214,7 +235,8 @@ def _torch_loader(samples: Any, **options: Any) -> DataLoader[Any]:
     )
 
 
-def _again_and_again(batches: Any) -> Iterator[Any]:
+def again_and_again(batches: Any) -> Iterator[Any]:
+    """Read epoch after epoch."""
     while True:
         yield from batches
 

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 import shard_contenders
-from loaders import AtOnce, Delivery
+from loaders import AtOnce
 from machine import tree_memory_mb
 from measure import AT_ONCE, BARE, Row, Run, count, in_turns, table
 from players import Player, PlayerFailedError, close_all
@@ -48,7 +48,9 @@ from shard_contenders import (
     NEPRR,
     WORKERS,
     Batches,
+    again_and_again,
     contenders,
+    reading,
     sequential,
     taken,
 )
@@ -71,39 +73,19 @@ FULL = {"texts": 200_000, "jpegs": 10_000}
 IN_SEQUENCE = "Parquet in sequence"
 _LIMITS = (BARE, AT_ONCE, IN_SEQUENCE)
 _ROUNDS = 3
-_LEAST = 64  # batches in a turn, or an epoch: what is fetched ahead would be a turn of no time
 
 
 # Races
 
 
-class _Reading(Delivery):
-    """The batches of one contender, in turns that are longer than what it has fetched ahead."""
-
-    def __init__(self, batches: Iterator[Any], epoch: int) -> None:
-        super().__init__(batches, epoch)
-        self._least = min(epoch, _LEAST)
-
-    def warm_up(self, seconds: float) -> int:
-        return max(super().warm_up(seconds), self._least)
-
-
-def _reader(batches: Batches, data: Data) -> Delivery:
-    """Read an epoch, then be ready for turns."""
-    epoch = data.rows // BATCH_SIZE
-    delivery = _Reading(batches(data), epoch)
-    delivery.turn(epoch)
-    return delivery
-
-
 def measure(data: Data, seconds: float) -> Row:
     """Let all that read the data take turns."""
-    limit = partial(_reader, taken, data)
+    limit = partial(reading, taken, data)
     makers: dict[str, Any] = {
         BARE: limit,
         AT_ONCE: partial(AtOnce, limit, WORKERS),
-        IN_SEQUENCE: partial(_reader, sequential, data),
-        **{who: partial(_reader, batches, data) for who, batches in contenders(data).items()},
+        IN_SEQUENCE: partial(reading, sequential, data),
+        **{who: partial(reading, batches, data) for who, batches in contenders(data).items()},
     }
     return race(
         *(TITLES[data.kind], WORKERS, makers),
@@ -382,12 +364,7 @@ class Epochs:
         if share is not None:
             asked["cache_bytes"] = int(_dataset(asked).index.decoded.sum() * share)
         self._samples = _dataset(asked)
-        self._batches = self._endless()
-
-    def _endless(self) -> Iterator[Any]:
-        loader = shard_contenders.loader(self._samples)
-        while True:
-            yield from loader
+        self._batches = again_and_again(shard_contenders.loader(self._samples))
 
     def turn(self, size: int) -> float:
         """Take so many batches; the data that was decoded since the start, as a share of all."""
