@@ -89,7 +89,9 @@ class Decoders:
         self.stats = dict.fromkeys(_COUNTERS, 0)
         self._load = Load(_LOAD_BYTES)
 
-        self._changed = threading.Condition()  # over all of these
+        # Over all of these. An event wakes one thread of many: waking all would cost a core.
+        self._changed = threading.Condition(mutex := threading.RLock())  # a block is asked for
+        self._announced = threading.Condition(mutex)
         self._jobs: dict[int, _Job] = {}  # by block
         self._requests: deque[_Job] = deque()
         self._failures: dict[int, tuple[float, bytes]] = {}  # times and errors of blocks
@@ -123,7 +125,7 @@ class Decoders:
             if job is None:
                 job = self._jobs[block] = _Job(block)
                 self._requests.append(job)
-                self._changed.notify_all()
+                self._changed.notify()
             job.waiting.append(_Waiting(connection, now))
 
     def announce(self, announcer: Incoming, standing: Standing | None) -> None:
@@ -131,7 +133,7 @@ class Decoders:
         with self._changed:
             self._news.append((announcer, standing))
             self._announcements += 1
-            self._changed.notify_all()
+            self._announced.notify()
 
     def statistics(self) -> dict[str, int]:
         with self._changed:
@@ -151,9 +153,11 @@ class Decoders:
         _be_nice()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._exhausted != self._announcements)
+                self._announced.wait_for(lambda: self._exhausted != self._announcements)
                 announcements = self._announcements
             if job := self._next_ahead():
+                with self._changed:
+                    self._announced.notify()  # another thread looks for the next one
                 block = self._index.block(job.block)
                 with self._load.of(block.size + block.decoded):
                     self._run(job)
@@ -235,7 +239,7 @@ class Decoders:
             if job.need is not None and job.waiting and outcome is not True:
                 job.need = None  # it was asked for meanwhile
                 self._requests.append(job)
-                self._changed.notify_all()
+                self._changed.notify()
                 return
             del self._jobs[job.block]
             error = packed_error(outcome) if isinstance(outcome, BaseException) else None
