@@ -80,7 +80,7 @@ def seaweed(folder: Path) -> Iterator[ObjectServer]:
     names = ("master", "volume", "filer", "s3")
     ports = dict(zip([*names, *(f"{name}.grpc" for name in names)], free_ports(8), strict=True))
     command = [program("weed"), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1"]
-    command += ["-ip.bind=127.0.0.1", "-volume.max=100", "-master.volumeSizeLimitMB=256"]
+    command += ["-ip.bind=127.0.0.1", "-volume.max=200", "-master.volumeSizeLimitMB=256"]
     command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
     for name in names:
         command += [f"-{name}.port={ports[name]}", f"-{name}.port.grpc={ports[f'{name}.grpc']}"]
