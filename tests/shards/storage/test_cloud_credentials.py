@@ -55,7 +55,7 @@ def test_missing_credentials_are_named_in_seconds(scheme, open_storage, black_ho
     options = options_of(scheme, black_hole)
     storage = open_storage(URLS[scheme], options, patience=300.0, least_timeout=10.0)
     begun = time.monotonic()
-    with pytest.raises(StorageError, match=f"no credentials .* {WORDS[scheme]}.* skip_signature"):
+    with pytest.raises(StorageError, match=f"no credentials .* {WORDS[scheme]}.*skip_signature"):
         storage.find("a.parquet")
     with pytest.raises(StorageError, match=f"files in {URLS[scheme]}: no credentials were found"):
         storage.list()

@@ -51,7 +51,7 @@ def _tidy():
 def stored(server, texts, lines):
     """The corpora of the other tests, in a bucket."""
     for kind, folder in {"texts": texts, "lines": lines}.items():
-        files = {f"{kind}/{path.name}": path.read_bytes() for path in folder.glob("*.*")}
+        files = {f"{kind}/{path.name}": path.read_bytes() for path in folder.glob("part-*")}
         server.upload("stored-bucket", files)
     return server
 
