@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from dataporter.errors import ShardFormatError, ShardsNotFoundError
 from dataporter.shards.shard_file import ShardFile
 
 INDEX = "index.json"
+_parsing = threading.Lock()  # many threads may need an index at a time: one fetches it
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,14 @@ def require_size(shard: ShardFile, expected: int, folder: ListedFolder) -> None:
         raise ShardFormatError(msg)
 
 
-@functools.lru_cache(maxsize=16)
 def parse_index(folder: ListedFolder) -> dict[str, Any]:
     """Parse an index. It is parsed again only after it has changed."""
+    with _parsing:
+        return _parsed(folder)
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(folder: ListedFolder) -> dict[str, Any]:
     raw = bytes(folder.file.read(0, folder.size))
     try:
         parsed = json.loads(raw)

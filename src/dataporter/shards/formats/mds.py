@@ -95,6 +95,7 @@ class MdsFormat(Format):
         return schema["compression"] is None
 
     def decode(self, file: ShardFile, block: Block, schema: Mapping[str, Any], to: Path) -> None:
+        file.expect([(0, block.size)])  # while the index is looked for
         _, shard, listed = _find(file)
         data = file.read(0, block.size)
         _check_hashes(data, listed, file)

@@ -6,10 +6,10 @@ import io
 import os
 import posixpath
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from dataporter.shards.shard_file import ShardFile
 from dataporter.shards.storage.ranges import PART, merged
@@ -17,18 +17,38 @@ from dataporter.shards.storage.storage import Storage
 from dataporter.shards.storage.stored import Stored
 
 
+class Siblings(Protocol):
+    """Files of a storage by path."""
+
+    def get(self, path: str, /) -> Stored | None:
+        """Return what is known of a file; None if there is none."""
+
+
+class FoundOnce(Siblings):
+    """Files that are looked for when they are first needed, each once."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._found: dict[str, Stored | None] = {}
+        self._lock = threading.Lock()
+
+    def get(self, path: str, /) -> Stored | None:
+        with self._lock:
+            if path not in self._found:
+                self._found[path] = self._storage.find(path)
+            return self._found[path]
+
+
 class RemoteFile(ShardFile):
     """A file in a storage. Ranges that are expected are fetched at once, and held until read."""
 
-    def __init__(
-        self, storage: Storage, stored: Stored, siblings: Mapping[str, Stored] | None = None
-    ) -> None:
+    def __init__(self, storage: Storage, stored: Stored, siblings: Siblings) -> None:
         self.name = str(storage.root / stored.path)
         self.size = stored.size
         self.version = stored.version
         self._storage = storage
         self._stored = stored
-        self._siblings = siblings  # all files by path, if they were listed
+        self._siblings = siblings
         self._held: list[_Held] = []
         self._lock = threading.Lock()
 
@@ -57,7 +77,7 @@ class RemoteFile(ShardFile):
     def beside(self, name: str) -> ShardFile | None:
         folder = posixpath.dirname(self._stored.path)
         path = posixpath.normpath(posixpath.join(folder, name))
-        found = self._storage.find(path) if self._siblings is None else self._siblings.get(path)
+        found = self._siblings.get(path)
         return RemoteFile(self._storage, found, self._siblings) if found else None
 
     def open(self) -> BinaryIO:

@@ -15,7 +15,7 @@ from dataporter.shards.index import Index
 from dataporter.shards.origin import Origin
 from dataporter.shards.shard_file import ShardFile
 from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.remote_file import RemoteFile
+from dataporter.shards.storage.remote_file import FoundOnce, RemoteFile
 from dataporter.shards.storage.storage import Storage
 from dataporter.shards.storage.stored import Stored
 
@@ -43,6 +43,7 @@ class StoredOrigin(Origin):
             raise TypeError(msg)
         self._index, self._format, self._keep = index, format_, keep
         self._storage = Storage(index.root, options)
+        self._siblings = FoundOnce(self._storage)
         self.entries = len(index.rows) + len(index.paths)
         self.threads = max(cores, options.max_requests)
         # The blocks of file f are those from _borders[f] to _borders[f + 1].
@@ -78,7 +79,7 @@ class StoredOrigin(Origin):
     def _file(self, number: int) -> RemoteFile:
         index = self._index
         stored = Stored(index.paths[number], int(index.sizes[number]), index.versions[number])
-        return RemoteFile(self._storage, stored)
+        return RemoteFile(self._storage, stored, self._siblings)
 
     def _shared_part(self, number: int) -> tuple[int, int] | None:
         index = self._index
