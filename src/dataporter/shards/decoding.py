@@ -39,7 +39,8 @@ from dataporter.shards.storage.options import StorageOptions
 _logger = logging.getLogger("dataporter.shards")
 
 _AHEAD_BYTES = 4 << 30  # at most are brought ahead, and at most an eighth of the cache
-_LOAD_BYTES = 256 << 20  # of blocks that are brought ahead at a time, stored and decoded
+_FIRST_LOAD = 32 << 20  # bytes of blocks that are brought ahead at a time, stored and decoded
+_MOST_LOAD = 256 << 20  # likewise, when some have come
 _REMEMBERED = 60.0  # seconds for which a block that failed is not tried again
 _COUNTERS = ("decoded", "bytes", "ahead", "hits", "waits", "waited_ms")
 _PATIENCE = 0.02  # seconds between two looks for room
@@ -87,7 +88,7 @@ class Decoders:
         self._sizes = index.decoded.copy()  # estimates, until a block is decoded
         self._disk_error: OSError | None = None  # the first one, if the disk was full
         self.stats = dict.fromkeys(_COUNTERS, 0)
-        self._load = Load(_LOAD_BYTES)
+        self._load = Load(first=_FIRST_LOAD, most=_MOST_LOAD)
 
         # Over all of these. An event wakes one thread of many: waking all would cost a core.
         self._changed = threading.Condition(mutex := threading.RLock())  # a block is asked for
