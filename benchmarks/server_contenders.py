@@ -124,7 +124,7 @@ class BareGets(Reader):
         self._served, self._form = served, form
 
     def prepare(self, folder: Path) -> None:
-        self._ranges = _ranges(self._served.dataset(self._form, folder))
+        self.ranges = _ranges(self._served.dataset(self._form, folder))
 
     def batches(self, folder: Path) -> Iterator[None]:
         """Get all; then there are as many batches as an epoch has."""
@@ -143,7 +143,7 @@ class BareGets(Reader):
 
         folder = self._served.url(self._form, "")[1:]
         await asyncio.gather(
-            *(get(f"{folder}/{path}", start, end) for path, start, end in self._ranges)
+            *(get(f"{folder}/{path}", start, end) for path, start, end in self.ranges)
         )
 
 
