@@ -3,7 +3,8 @@
 Races (`--rows`, `--seconds`, `--out FILE.json`):
     loaders.py   delivery with and without workers, with the share of the limit
     starting.py  the first batch, and the time between epochs
-    shards.py    readers of data in many files; their order, index, resume and memory
+    shards.py    readers of data in many files; their order, index, resume and memory; with
+                 `--server`, readers of data on an object server, not part of this run
 Other measurements:
     gpu.py       delivery to a CUDA device; `--out` as above
     order.py     an index of the shuffled order
@@ -13,7 +14,8 @@ Other measurements:
 compare.py prints the changes between two stored runs. What the races are made of: measure.py
 (turns, results, tables), workloads.py (datasets), contenders.py (loaders), players.py (their
 processes), shard_data.py and shard_contenders.py (data in files, its readers), race.py,
-machine.py (how busy it is), script.py (the command line).
+machine.py (how busy it is), script.py (the command line). What `--server` is made of:
+server_shards.py (the tables), server_contenders.py (readers), object_server.py, latency_proxy.py.
 """
 
 from __future__ import annotations
