@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from latency_proxy import delayed
 from loaders import Delivery
@@ -215,10 +215,9 @@ class Traffic:
         """Take an epoch; what was counted since the start."""
         for _ in self._loader:
             pass
-        porter: Any = self._samples._porter  # noqa: SLF001  nothing else knows it
         index = self._samples.index
         files = {"blocks": len(index.rows), "bytes of files": int(index.sizes.sum())}
-        return {**dict.fromkeys(_EXTRA, 0), **porter.stats(), **files}
+        return {**dict.fromkeys(_EXTRA, 0), **self._samples.stats(), **files}
 
     def close(self) -> None:
         """End the loader."""

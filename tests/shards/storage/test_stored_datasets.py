@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -307,7 +308,9 @@ def test_kills_of_porters_and_workers_change_nothing(open_stored, proxy: ProxyPr
     loader = loader_of(open_stored(), num_workers=2, prefetch_bytes=0, max_restarts=100)
     chance = random.Random(0)
     found = []
-    with pytest.warns(WorkerRestartWarning):
+    with warnings.catch_warnings():
+        # One that had delivered all its batches is not missed, so there may be no warning.
+        warnings.simplefilter("ignore", WorkerRestartWarning)
         for number, batch in enumerate(loader):
             found.append(batch)
             if number % 9 == 4:
