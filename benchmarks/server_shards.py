@@ -48,6 +48,7 @@ def tables(datasets: Iterable[Data], folder: Path, pattern: str) -> None:
         "traffic": traffic,
         "first batch": first_batches,
     }
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as place, seaweed(Path(place)) as server:
         for data in datasets:
             served = Served(data=data, server=server)
