@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,18 +10,19 @@ from pathlib import Path
 import pytest
 from watching import is_running, limited, until
 
+_COMMAND = re.compile(rb"dataporter\.shards\.(porting|surveying)")
 _MARK = "DATAPORTER_TEST_OF_PORTERS"
 
 
 def porter_pids() -> list[int]:
-    """The porters that inherited this test's environment."""
+    """The porters that inherited this test's environment; those that index files become some."""
     mark = f"{_MARK}={os.environ[_MARK]}".encode()
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if (
                 folder.name.isdigit()
-                and b"dataporter.shards.porting" in (folder / "cmdline").read_bytes()
+                and _COMMAND.search((folder / "cmdline").read_bytes())
                 and mark in (folder / "environ").read_bytes()
                 and is_running(int(folder.name))
             ):

@@ -20,7 +20,7 @@ from dataporter.law.explanation import counted
 from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
 from dataporter.shards.listing import Files, as_sequence, is_remote
-from dataporter.shards.opening import Wanted, open_dataset
+from dataporter.shards.opening import Wanted, surveyed
 from dataporter.shards.porter import Porter
 from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
@@ -96,25 +96,26 @@ class ShardedDataset:
             msg = f"transform must be callable, found {type(transform).__name__} {transform!r}."
             raise OptionTypeError(msg)
         storage = _storage(files, storage_options, max_requests, storage_timeout)
-        opened, reads = open_dataset(
-            Wanted(
-                files=files,
-                options=options,
-                format=format,
-                folder=index_folder,
-                progress=progress,
-                storage=storage,
-            )
-        )
-        warn_of(opened, reads)
-        self.index = opened.index
-        check_schemas(self.index, reads)
         self.transform = transform
         self._porter: Porter | None = None
-        if storage is not None or not all(map(reads.is_mapped, self.index.schemas)):
-            self._porter = Porter(
-                self.index, reads, folder=cache_folder, cache_bytes=cache_bytes, storage=storage
-            )
+        wanted = Wanted(
+            files=files,
+            options=options,
+            format=format,
+            folder=index_folder,
+            progress=progress,
+            storage=storage,
+        )
+        with surveyed(wanted) as (opened, reads, survey):
+            warn_of(opened, reads)
+            self.index = opened.index
+            check_schemas(self.index, reads)
+            if storage is not None or not all(map(reads.is_mapped, self.index.schemas)):
+                self._porter = Porter(
+                    self.index, reads, folder=cache_folder, cache_bytes=cache_bytes, storage=storage
+                )
+                if survey is not None:
+                    self._porter.start_from(survey)
         self._reader = Reader(self.index, reads, self._porter)
 
     def __len__(self) -> int:

@@ -46,3 +46,7 @@ class Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.waiting.append((NOTE, (record.levelno, record.getMessage())))
+
+    def end(self) -> None:
+        """Take no more notes."""
+        logging.getLogger("dataporter").removeHandler(self)

@@ -2,7 +2,8 @@
 
 Files of this machine are indexed in this process. Files elsewhere need a network client, and those
 do not survive a fork, while loaders fork their workers. So a new process, started by exec, lists
-and indexes them. It sends its log and its progress, then the index or an error.
+and indexes them. It sends its log and its progress, then the index or an error. Then it becomes
+the first porter, or ends.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 import pickle
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -41,7 +44,21 @@ class Wanted:
 
 def open_dataset(wanted: Wanted) -> tuple[Opened, Format]:
     """Find the files of a dataset, and open their index."""
-    return _opened_elsewhere(wanted) if is_remote(wanted.files) else opened_here(wanted)
+    with surveyed(wanted) as (opened, reads, _):
+        return opened, reads
+
+
+@contextmanager
+def surveyed(wanted: Wanted) -> Iterator[tuple[Opened, Format, Survey | None]]:
+    """Open a dataset, and yield the process that did so too, if it was another one.
+
+    That process ends with the context, unless it has become a porter.
+    """
+    if not is_remote(wanted.files):
+        yield *opened_here(wanted), None
+        return
+    with closing(Survey(wanted)) as survey:
+        yield *survey.opened(), survey
 
 
 def opened_here(wanted: Wanted) -> tuple[Opened, Format]:
@@ -53,25 +70,47 @@ def opened_here(wanted: Wanted) -> tuple[Opened, Format]:
     return opened, reads
 
 
-def _opened_elsewhere(wanted: Wanted) -> tuple[Opened, Format]:
-    here, there = socket.socketpair()
-    is_bar = wanted.progress and sys.stderr.isatty()
-    level = logging.getLogger("dataporter").getEffectiveLevel()
-    with here, attached((wanted, level)) as given, unnamed_file() as words:
-        with there:
-            module, printed = "dataporter.shards.surveying", None if is_bar else words
-            process = start_process(module, there, given, printed, is_apart=False)
+class Survey:
+    """A process that opens a dataset. It has loaded what a porter needs, and may become one."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._here, there = socket.socketpair()
+        # A progress bar is printed where the user sees it. What a porter prints is not.
+        self._is_bar = wanted.progress and sys.stderr.isatty()
+        self.words = unnamed_file()
+        self.has_left = False
+        level = logging.getLogger("dataporter").getEffectiveLevel()
+        with there, attached((wanted, level)) as given:
+            printed = None if self._is_bar else self.words
+            module = "dataporter.shards.surveying"
+            self.process = start_process(module, there, given, printed, is_apart=False)
+
+    def opened(self) -> tuple[Opened, Format]:
+        """Wait for the dataset, and return it or raise."""
         try:
-            error, answer = received(here)
+            error, answer = received(self._here)
         except ConnectionError as gone:
-            raise _died(words) from gone
-        finally:
-            process.kill()  # it has answered, or this process was interrupted
-            process.wait()
-    if error is not None:
-        raise pickle.loads(error)  # noqa: S301  from a process of our own user
-    opened: tuple[Opened, Format] = answer
-    return opened
+            raise _died(self.words) from gone
+        if error is not None:
+            raise pickle.loads(error)  # noqa: S301  from a process of our own user
+        found: tuple[Opened, Format] = answer
+        return found
+
+    def become_porter(self, listener: socket.socket, given: IO[bytes]) -> bool:
+        """Have the process serve a listening socket, with what a porter is given."""
+        if not self._is_bar:
+            with suppress(OSError):  # it has died: others start a porter when they need one
+                socket.send_fds(self._here, [b"!"], [listener.fileno(), given.fileno()])
+                self.has_left = True
+        return self.has_left
+
+    def close(self) -> None:
+        """End the process, unless it has become a porter."""
+        self._here.close()
+        if not self.has_left:
+            self.process.kill()
+            self.process.wait()
+            self.words.close()
 
 
 def _died(words: IO[bytes]) -> ShardError:

@@ -38,6 +38,7 @@ from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.messages import attached, is_ours, pack, receive, unnamed_file
 from dataporter.shards.notes import is_note, received
+from dataporter.shards.opening import Survey
 from dataporter.shards.processes import last_words, start_process
 from dataporter.shards.storage.options import StorageOptions
 
@@ -239,32 +240,50 @@ class Porter:
 
     # The process
 
+    def start_from(self, survey: Survey) -> None:
+        """Let the process that has opened the dataset be the first porter."""
+        with suppress(OSError, ShardError), self._listening() as listener:
+            if listener is None:
+                return
+            with self._given() as given:
+                if survey.become_porter(listener, given):
+                    self._state.process, self._state.words = survey.process, survey.words
+
     def _start(self) -> None:
         """Start the porter, unless another process is just doing so."""
-        listener = socket.socket(socket.AF_UNIX)
-        _sockets.add(listener)
         try:
-            with _start_lock(self._address) as is_free:
-                if not is_free or not _bound(listener, self._address):
+            with self._listening() as listener:
+                if listener is None:
                     time.sleep(_PAUSE)
                     return
-            self._state.reap(_MOMENT)  # one that has closed its address is about to end
-            dataset = (
-                *(self._index, self._format, self._folder, self._cache_bytes),
-                *(usable_cores(), self._storage),
-            )
-            level = logging.getLogger("dataporter").getEffectiveLevel()
-            with attached((level, dataset)) as given:
-                self._state.words = unnamed_file()
-                self._state.process = start_process(
-                    *("dataporter.shards.porting", listener, given, self._state.words),
-                    is_apart=True,
-                )
+                self._state.reap(_MOMENT)  # one that has closed its address is about to end
+                with self._given() as given:
+                    self._state.words = unnamed_file()
+                    self._state.process = start_process(
+                        *("dataporter.shards.porting", listener, given, self._state.words),
+                        is_apart=True,
+                    )
         except OSError as error:
             msg = f"The porter process cannot start: {error.strerror or error}."
             raise ShardError(msg) from error
-        finally:
-            listener.close()
+
+    @contextmanager
+    def _listening(self) -> Iterator[socket.socket | None]:
+        """Listen at the porter's address for a moment; None if another process does."""
+        with socket.socket(socket.AF_UNIX) as listener:
+            _sockets.add(listener)
+            with _start_lock(self._address) as is_free:
+                is_bound = is_free and _bound(listener, self._address)
+            yield listener if is_bound else None
+
+    def _given(self) -> IO[bytes]:
+        """Pickle what a porter has to know."""
+        level = logging.getLogger("dataporter").getEffectiveLevel()
+        dataset = (
+            *(self._index, self._format, self._folder, self._cache_bytes),
+            *(usable_cores(), self._storage),
+        )
+        return attached((level, dataset))
 
 
 class _Connection(socket.socket):

@@ -15,7 +15,7 @@ import selectors
 import signal
 import socket
 import sys
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from dataporter.errors import ShardError
 from dataporter.law import Order
@@ -43,6 +43,7 @@ class _Server:
 
     def serve(self) -> None:
         """Serve until no process has been connected for a while."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when those whom it serves have ended
         while True:
             events = self._selector.select(None if self._clients else self._linger)
             if not events and not self._clients:
@@ -118,16 +119,19 @@ class _Server:
         client.close()
 
 
-def main() -> None:
-    """Be a porter: the listening socket is the argument, the pickled dataset the input."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when those whom it serves have ended
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    server = _Server(listener, sys.stdin.buffer)
+def serve(listener: socket.socket, dataset: IO[bytes]) -> NoReturn:
+    """Be a porter at a listening socket, of a pickled dataset."""
+    server = _Server(listener, dataset)
     server.serve()
     listener.close()  # from here on others start a new porter
     if server.decoders is not None:
         server.decoders.cache.abandon()
     os._exit(0)  # without waiting for decoders
+
+
+def main() -> None:
+    """Be a porter: the listening socket is the argument, the pickled dataset the input."""
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.stdin.buffer)
 
 
 if __name__ == "__main__":

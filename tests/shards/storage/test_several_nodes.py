@@ -8,6 +8,7 @@ import functools
 import json
 import multiprocessing
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dataporter.law import Plan, Topology
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.shards.index import Index
+from dataporter.shards.opening import open_dataset
 from dataporter.shards.schedule import Lookahead, Standing
 from dataporter.shards.tracks import TracksOrder
 
@@ -44,13 +46,14 @@ def _tracks(monkeypatch):
 @pytest.fixture(autouse=True)
 def _one_survey(monkeypatch):
     """List and index the files once: all ranks would get the same answer, but start a process."""
-    answers, survey = [], dataset_module.open_dataset
+    answers = []
 
-    def open_once(wanted):
-        answers[:] = answers or [survey(wanted)]
-        return answers[0]
+    @contextmanager
+    def surveyed_once(wanted):
+        answers[:] = answers or [open_dataset(wanted)]
+        yield *answers[0], None
 
-    monkeypatch.setattr(dataset_module, "open_dataset", open_once)
+    monkeypatch.setattr(dataset_module, "surveyed", surveyed_once)
 
 
 @pytest.fixture(autouse=True)
