@@ -7,6 +7,7 @@ import pickle
 import signal
 import warnings
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -237,6 +238,22 @@ def test_threads_read_too(texts):
 def test_batches_that_come_out_of_order_are_all_delivered(texts):
     loader = loader_of(ShardedDataset(texts), num_workers=2, in_order=False)
     assert sorted(ids(loader)) == list(range(600))
+
+
+# The cache
+
+
+def test_evicted_blocks_do_not_stay_mapped(texts, tmp_path):
+    half = int(ShardedDataset(texts).index.decoded.sum()) // 2
+    corpus = ShardedDataset(texts, cache=tmp_path, cache_bytes=half)
+    loader = loader_of(corpus, batch_size=4)
+    mapped = []
+    for _ in range(4):
+        for batch in loader:
+            assert len(batch["id"]) == 4
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        mapped.append(sum(".block (deleted)" in line and str(tmp_path) in line for line in maps))
+    assert max(mapped[1:]) <= 10  # of 40 blocks, of which 20 may lie in the cache
 
 
 # Kills

@@ -25,7 +25,7 @@ from dataporter.shards.storage.urls import Url
 # Open at a time. More than the tracks of most runs; each holds a map and a few small objects.
 _MOST_BLOCKS = 4096
 _MOST_FILES = 1024
-_LOOKED_AT = 4  # of the blocks that were opened first, when another one is opened
+_LOOKED_AT = 16  # blocks, in turn, when another one is opened
 
 Value = TypeVar("Value")
 
@@ -96,9 +96,9 @@ class Reader:
     def _drop_evicted(self, decoder: Decodes) -> None:
         """Close blocks that were evicted: as long as they are mapped, they take up the disk."""
         for number in list(islice(self._blocks.copy(), _LOOKED_AT)):
-            if decoder.holds(number):
-                return
-            self._blocks.pop(number, None)
+            rows = self._blocks.pop(number, None)
+            if rows is not None and decoder.holds(number):
+                self._blocks[number] = rows  # it is looked at again after all others
 
     def _mapped(self, file: int) -> memoryview:
         if file in self._files:
