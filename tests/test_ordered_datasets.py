@@ -39,9 +39,9 @@ class Backwards(Order):
         return replace(self, run=int(run)) if name == "backwards-1" else self
 
     def deal(self, epoch, positions):  # noqa: ARG002
-        return positions // self.run % 2
+        return positions // self.run % 2 / 2
 
-    def announce(self, epoch, start, stop, plan):
+    def announce(self, epoch, start, stop, plan, reader=None):  # noqa: ARG002
         self.told.append(("announce", epoch, (start, stop, plan)))
 
 

@@ -140,9 +140,9 @@ class ResumableSampler(Sampler[int]):
                 world_size=self.topology.world_size,
             )
 
-    def resume_order(self, saved_id: str) -> None:
-        """Take over the parameters of a saved run's order."""
-        self._order = self._order.resumed(saved_id)
+    def resume_order(self, saved_id: str, epoch: int, position: int) -> None:
+        """Take over the parameters of a saved run's order, and go on from a position."""
+        self._order = self._order.resumed(saved_id).continued(epoch, position)
 
     def resize(self, length: int) -> None:
         """Change the number of samples to draw from. Weighted orders cannot be resized."""
@@ -283,7 +283,7 @@ class ResumableSampler(Sampler[int]):
         moved = within(at, length, step=1, same_data=True)
         if moved is not at:
             warnings.warn(past_the_end(at, length, moved), StateMismatchWarning, stacklevel=2)
-        self._order = order
+        self._order = order.continued(moved.epoch, moved.samples_processed)
         self.seed = seed
         self._pass = _Pass(epoch=moved.epoch, start=moved.samples_processed, loaded=True)
 

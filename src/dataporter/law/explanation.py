@@ -176,6 +176,8 @@ class Explanation:
             ("next", self._next()),
             ("order", self._order_in_words()),
         ]
+        if self.order is not None:
+            rows += self.order.explained(progress.epoch, progress.samples_processed)
         if progress.lanes is not None:
             rows.append(("lanes", _lanes_in_words(progress.lanes)))
         rows += [

@@ -34,6 +34,7 @@ class Order(ABC):
     length: int  # positions in one epoch
     seed: int
     id: str  # names the order and its parameters, without the seed
+    names_data = False  # whether the id also names the data, and so says which may follow which
 
     @abstractmethod
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -47,23 +48,43 @@ class Order(ABC):
         """Return this order with the parameters in the id of a saved run, as far as it can."""
         return self
 
+    def continued(self, epoch: int, position: int) -> Order:  # noqa: ARG002  most do not change
+        """Return the order with which a resumed run goes on from a position.
+
+        What it gives before that position is what the saved run had there.
+        """
+        return self
+
     def deal(
         self,
         epoch: int,  # noqa: ARG002
         positions: NDArray[np.int64],  # noqa: ARG002
-    ) -> NDArray[np.int64] | None:
-        """Return numbers by which the ranks share the positions of a step, lowest first.
+    ) -> NDArray[np.float64] | None:
+        """Return numbers in [0, 1) by which the ranks share the positions of a step.
 
-        Positions with near numbers go to near ranks. With None, they are shared by stride.
+        The lowest go to the first rank. With None, positions are shared by stride.
         """
         return None
 
-    def announce(self, epoch: int, start: int, stop: int, plan: Plan) -> None:  # noqa: B027
+    def announce(  # noqa: B027  most have nothing to fetch
+        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
+    ) -> None:
         """Take note that the ranks' steps up to position `stop` are about to be read.
 
         Those before `start` have been delivered. `plan` says which positions are this rank's, and
         what follows. An order over slow storage can have it fetched. It must return at once.
+
+        `reader` is the order whose positions these are, if it is another one, made of this. Its
+        indices are those that this order has, or -1 where it reads something else.
         """
+
+    def bare(self) -> Order:
+        """Return what is needed to evaluate this order, to be sent to another process."""
+        return self
+
+    def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:  # noqa: ARG002
+        """Say under headings what there is to know of a run that stands at a position."""
+        return []
 
 
 @runtime_checkable

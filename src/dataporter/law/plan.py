@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from dataporter.errors import OptionError, OptionTypeError
 
 Tail = Literal["pad", "drop", "uneven"]
-# Numbers by which ranks share positions; None if they share them by stride.
-Deal: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64] | None]
+# Numbers in [0, 1) by which ranks share positions; None if they share them by stride.
+Deal: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float64] | None]
 
 # Positions that are worked out at a time: enough to make NumPy's cost per call vanish,
 # few enough that the first batch after a resume waits less than a millisecond for them.
@@ -163,7 +163,7 @@ class Plan:
 
 def _sorted_by(deal: Deal, positions: NDArray[np.int64], step: int) -> NDArray[np.int64]:
     """Sort the positions of each step by their numbers; shape (steps, step)."""
-    numbers: NDArray[np.int64] = deal(positions)  # type: ignore[assignment]  # it deals by numbers
+    numbers: NDArray[np.float64] = deal(positions)  # type: ignore[assignment]  # it deals by numbers
     by_number = np.argsort(numbers.reshape(-1, step), axis=1, kind="stable")
     return np.take_along_axis(positions.reshape(-1, step), by_number, axis=1)
 

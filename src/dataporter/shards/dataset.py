@@ -210,11 +210,16 @@ class PortedOrder(Order):
     def resumed(self, saved_id: str) -> PortedOrder:
         return PortedOrder(self.order.resumed(saved_id), self.porter)
 
-    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
         return self.order.deal(epoch, positions)
 
-    def announce(self, epoch: int, start: int, stop: int, plan: Plan) -> None:
-        self.porter.announce(self.order, epoch, start, stop, plan)
+    def announce(
+        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
+    ) -> None:
+        self.porter.announce(reader or self.order, epoch, start, stop, plan)
+
+    def bare(self) -> Order:
+        return self.order
 
 
 def _storage(

@@ -54,8 +54,13 @@ def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
     offset = 0
     while True:
         seen = np.zeros(len(ends), dtype=bool)
-        for positions in plan.blocks(start, functools.partial(order.deal, epoch)):
-            blocks = np.searchsorted(ends, order.indices(epoch, positions), side="right")
+        for dealt in plan.blocks(start, functools.partial(order.deal, epoch)):
+            positions = dealt
+            indices = order.indices(epoch, positions)
+            is_here = indices >= 0  # the others are of other data, in a mixture
+            if not is_here.all():
+                indices, positions = indices[is_here], positions[is_here]
+            blocks = np.searchsorted(ends, indices, side="right")
             different, first = np.unique(blocks, return_index=True)
             new = ~seen[different]
             seen[different] = True

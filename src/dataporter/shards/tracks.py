@@ -107,9 +107,9 @@ class TracksOrder(Order):
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return _tape(self, epoch).indices(positions)
 
-    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the track of each position: ranks that share a node share blocks."""
-        return _tape(self, epoch).tracks_of(positions)[0]
+        return _tape(self, epoch).tracks_of(positions)[0] / self.tracks
 
     def uses(self, epoch: int) -> Uses:
         """Return the stretches in which blocks are read, in the order of their first positions."""

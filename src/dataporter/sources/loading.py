@@ -49,6 +49,8 @@ def resumption(
         present = replace(source.identity(), order=source.order_id_from(saved.order))
         if not source.seed_is_given:
             present = replace(present, seed=saved.seed)
+        if source.order_names_data:  # it may have more data now
+            present = replace(present, num_samples=saved.num_samples, fingerprint=saved.fingerprint)
         found += mismatches(saved, present, world_may_change=source.world_may_change)
     if progress.lanes is not None and not source.has_lanes:
         found.append(_LANES_UNREAD)

@@ -76,6 +76,10 @@ class PlannedSource(Source):
         return self._sampler.order.resumed(saved).id
 
     @property
+    def order_names_data(self) -> bool:
+        return self._sampler.order.names_data
+
+    @property
     def plan(self) -> Plan:
         """The plan by which ranks share the current epoch: batches, tail, end."""
         return Plan(
@@ -177,7 +181,7 @@ class PlannedSource(Source):
             self._sampler.resize(self._length_now() if at.length is None else at.length)
         self._sampler.seed = at.seed
         if at.order is not None:
-            self._sampler.resume_order(at.order)
+            self._sampler.resume_order(at.order, at.progress.epoch, at.progress.samples_processed)
         self._awaits_group = False  # whoever loads this state has this seed
 
     @property

@@ -84,6 +84,11 @@ class Source(ABC):
         return self.order_id
 
     @property
+    def order_names_data(self) -> bool:
+        """True if the name of the order names the data too."""
+        return False
+
+    @property
     def plan(self) -> Plan | None:
         """The plan by which ranks share an epoch; None if the order is not dataporter's."""
         return None
