@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -27,6 +27,7 @@ from dataporter.shards.schemas import check_schemas
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.urls import urls_with_secrets
 from dataporter.shards.tracks import BlockAfterBlock, TracksOrder, tracks_for
+from dataporter.shards.view_rows import RowsOfView
 
 # Files of up to so many bytes are shuffled as a whole: all of their blocks are in use at a time.
 SMALL = 128 * 2**20
@@ -168,26 +169,56 @@ class ShardedDataset:
         """
         return {} if self._porter is None else self._porter.stats()
 
+    @property
+    def block_rows(self) -> NDArray[np.int64]:
+        """The rows of each block; shape (blocks,)."""
+        return self.index.rows
+
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order that a loader reads: well mixed, from few blocks at a time."""
+        return self.order_of_view(
+            self.index.rows,
+            shuffle=shuffle,
+            seed=seed,
+            step_size=step_size,
+            world_size=world_size,
+        )
+
+    def order_of_view(
+        self,
+        rows: NDArray[np.int64],
+        *,
+        shuffle: bool,
+        seed: int,
+        step_size: int,
+        world_size: int,
+    ) -> Order:
+        """Return the order of a view that makes `rows` samples of each block; shape (blocks,).
+
+        Samples of a view are numbered block by block.
+        """
         order: Order
         if not shuffle:
-            order = BlockAfterBlock(len(self), seed, rows=self.index.rows)
+            order = BlockAfterBlock(int(rows.sum()), seed, rows=rows)
         elif int(self.index.size.sum()) <= SMALL:  # not `decoded`, which depends on columns
-            order = ShuffledOrder(len(self), seed)
+            order = ShuffledOrder(int(rows.sum()), seed)
         else:
-            blocks = int(np.count_nonzero(self.index.rows))
+            blocks = int(np.count_nonzero(rows))
             tracks = tracks_for(blocks, step_size=step_size, world_size=world_size)
-            order = TracksOrder(self.index.rows, tracks, seed)
-        return order if self._porter is None else PortedOrder(order, self._porter)
+            order = TracksOrder(rows, tracks, seed)
+        if self._porter is None:
+            return order
+        is_view = rows is not self.index.rows
+        return PortedOrder(order, self._porter, rows if is_view else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PortedOrder(Order):
-    """An order whose blocks a porter decodes ahead."""
+    """An order whose blocks a porter brings ahead; `rows` are those of a view of them."""
 
     order: Order
     porter: Porter
+    rows: NDArray[np.int64] | None = None
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -205,10 +236,10 @@ class PortedOrder(Order):
         return self.order.indices(epoch, positions)
 
     def with_seed(self, seed: int) -> PortedOrder:
-        return PortedOrder(self.order.with_seed(seed), self.porter)
+        return replace(self, order=self.order.with_seed(seed))
 
     def resumed(self, saved_id: str) -> PortedOrder:
-        return PortedOrder(self.order.resumed(saved_id), self.porter)
+        return replace(self, order=self.order.resumed(saved_id))
 
     def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
         return self.order.deal(epoch, positions)
@@ -216,7 +247,10 @@ class PortedOrder(Order):
     def announce(
         self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
     ) -> None:
-        self.porter.announce(reader or self.order, epoch, start, stop, plan)
+        told = reader or self.order
+        if self.rows is not None:
+            told = RowsOfView(told, self.rows, self.porter.rows)
+        self.porter.announce(told, epoch, start, stop, plan)
 
     def bare(self) -> Order:
         return self.order

@@ -29,6 +29,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dataporter.cores import usable_cores
 from dataporter.errors import ShardCacheError, ShardError, UnsupportedSystemError
 from dataporter.law import Order, Plan
@@ -122,6 +125,11 @@ class Porter:
         self._prepare(is_copy=True)
 
     # Blocks
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows of each block."""
+        return self._index.rows
 
     def path(self, block: int) -> Path:
         """Return the file of a decoded block, after waiting for it if need be.

@@ -43,8 +43,8 @@ class Need(NamedTuple):
 class KnowsUses(Protocol):
     """An order whose blocks are in use for a part of an epoch only."""
 
-    def uses(self, epoch: int) -> Uses:
-        """Return the stretches of an epoch in which blocks are read."""
+    def uses(self, epoch: int) -> Uses | None:
+        """Return the stretches of an epoch in which blocks are read; None if any may be next."""
         ...
 
 
@@ -74,10 +74,12 @@ def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
 def distances(standing: Standing, blocks: int) -> NDArray[np.int64]:
     """Count the positions to the next use of each block, 0 for those in use; shape (blocks,)."""
     order, _, epoch, start, _ = standing
-    if not isinstance(order, KnowsUses):
+    now = later = None
+    if isinstance(order, KnowsUses):
+        now, later = order.uses(epoch), order.uses(epoch + 1)
+    if now is None or later is None:
         return np.zeros(blocks, dtype=np.int64)  # any block may be next
     distance = np.full(blocks, NEVER)
-    now, later = order.uses(epoch), order.uses(epoch + 1)
     ahead = np.maximum(now.first - start, 0)
     np.minimum.at(distance, now.blocks, np.where(now.last >= start, ahead, NEVER))
     np.minimum.at(distance, later.blocks, later.first + (order.length - start))
