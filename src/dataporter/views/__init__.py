@@ -1,0 +1,5 @@
+"""Views: datasets made of datasets, each with an order that is a function of the position."""
+
+from dataporter.views.mixture import Mixture
+
+__all__ = ["Mixture"]

@@ -1,0 +1,244 @@
+"""`Mixture`: several datasets as one, each with its share of every prefix."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from dataporter.errors import OptionError, OptionTypeError
+from dataporter.law.explanation import counted
+from dataporter.sources.fingerprint import dataset_fingerprint
+from dataporter.views.mixture_order import MixtureOrder, Part, seeded
+from dataporter.views.parts import Asked, order_of, read
+from dataporter.views.segments import Segment
+from dataporter.views.shares import as_integers
+
+Weights = Mapping[str, float]
+_EPOCHS = ("longest", "shortest", "all")
+
+
+class Mixture:
+    """Several datasets as one: samples of all parts in turn, in proportion to their weights.
+
+    Every prefix of a run has each part within one sample of its share. A part has its own order
+    and its own epochs: one that is through comes again, in another shuffle.
+
+    >>> web, code = [f"web {n}" for n in range(70)], [f"code {n}" for n in range(10)]
+    >>> mixture = Mixture({"web": (web, 0.7), "code": (code, 0.3)})
+    >>> mixture.counts(100)
+    {'web': 70, 'code': 30}
+    >>> from dataporter import ResumableDataLoader
+    >>> loader = ResumableDataLoader(mixture, batch_size=10, shuffle=True, seed=1)
+    >>> sum(text.startswith("web") for text in next(iter(loader)))
+    7
+
+    - `parts`: a dataset and its weight by name. A dataset is a list, a map-style dataset, a
+      `ShardedDataset` or another view.
+    - `epoch`: where an epoch of the mixture ends: once the part with the most samples has been
+      read ("longest"), once the first part has been read ("shortest"), once all have been read
+      ("all"), or after so many samples.
+    - `schedule`: other weights from positions on, counted from the start of the run:
+      `[(0, {"web": 0.7, "code": 0.3}), (1_000_000, {"web": 0.5, "code": 0.5})]`. The first
+      entry takes the place of the weights in `parts`.
+    - `batches_from`: "all", or "one": then each batch has samples of one part.
+    - `name_as`: a key under which each sample, which has to be a dict, gets the name of its part.
+
+    Weights may change at a resume, and parts may be added: the state keeps the weights that were.
+    A part may be removed with `load_state_dict(state, strict=False)`.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, tuple[Any, float]],
+        *,
+        epoch: int | Literal["longest", "shortest", "all"] = "longest",
+        schedule: Sequence[tuple[int, Weights]] | None = None,
+        batches_from: Literal["all", "one"] = "all",
+        name_as: str | None = None,
+    ) -> None:
+        self._datasets, weights = _checked_parts(parts)
+        self._lengths = {name: _length(name, data) for name, data in self._datasets.items()}
+        self._ends = np.cumsum(list(self._lengths.values()))
+        self._schedule = _checked_schedule(schedule, weights, set(self._datasets))
+        if epoch not in _EPOCHS and (isinstance(epoch, bool) or not isinstance(epoch, int)):
+            msg = f"epoch must be 'longest', 'shortest', 'all' or a number, found {epoch!r}."
+            raise OptionError(msg)
+        if isinstance(epoch, int) and epoch < 1:
+            msg = f"epoch must be at least 1 sample, found {epoch}."
+            raise OptionError(msg)
+        self._epoch = epoch
+        if batches_from not in {"all", "one"}:
+            msg = f"batches_from must be 'all' or 'one', found {batches_from!r}."
+            raise OptionError(msg)
+        self._batches_from = batches_from
+        if name_as is not None and not isinstance(name_as, str):
+            msg = f"name_as must be a key, found {type(name_as).__name__} {name_as!r}."
+            raise OptionTypeError(msg)
+        self._name_as = name_as
+
+    def __repr__(self) -> str:
+        weights = self._schedule[0][1]
+        total = sum(weights.values())
+        shares = ", ".join(f"{name} {100 * w / total:.1f} %" for name, w in weights.items())
+        return f"Mixture({counted(len(self), 'sample')}: {shares})"
+
+    def __len__(self) -> int:
+        """Count the samples of all parts. An epoch may have more or fewer: see `epoch`."""
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: int) -> Any:
+        if not -len(self) <= index < len(self):
+            msg = f"the index {index} is out of range: the mixture has {len(self):,} samples."
+            raise IndexError(msg)
+        (sample,) = self.__getitems__([index % len(self)])
+        return sample
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Read many samples at once, those of one part together."""
+        numbers = np.asarray(indices, dtype=np.int64)
+        parts = np.searchsorted(self._ends, numbers, side="right")
+        found: list[Any] = [None] * len(numbers)
+        for number in np.unique(parts).tolist():
+            name = list(self._datasets)[number]
+            there = np.flatnonzero(parts == number)
+            first = int(self._ends[number]) - self._lengths[name]
+            samples = read(self._datasets[name], (numbers[there] - first).tolist())
+            for at, sample in zip(there.tolist(), samples, strict=True):
+                found[at] = sample if self._name_as is None else self._named(sample, name)
+        return found
+
+    def _named(self, sample: Any, name: str) -> dict[Any, Any]:
+        if not isinstance(sample, dict):
+            msg = (
+                f"name_as={self._name_as!r} needs samples that are dicts, found "
+                f"{type(sample).__name__} in part {name!r}."
+            )
+            raise OptionTypeError(msg)
+        return {**sample, self._name_as: name}
+
+    def counts(self, samples: int) -> dict[str, int]:
+        """Count the samples of each part among the first samples of a run."""
+        order = self.epoch_order(shuffle=False, seed=0, step_size=1, world_size=1)
+        return order.counts(0, samples)
+
+    def fingerprint(self) -> str:
+        """Return the names of the parts. Their data is named by the order."""
+        return f"mixture of {', '.join(self._datasets)}"
+
+    def epoch_order(
+        self, *, shuffle: bool, seed: int, step_size: int, world_size: int
+    ) -> MixtureOrder:
+        """Return the order that a loader reads."""
+        given = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
+        parts = {
+            name: Part(
+                order_of(data, self._lengths[name], given),
+                self._lengths[name],
+                dataset_fingerprint(data),
+            )
+            for name, data in self._datasets.items()
+        }
+        group = step_size // world_size if self._batches_from == "one" else 1
+        segments = [
+            Segment(
+                start, dict(zip(weights, as_integers(list(weights.values())), strict=True)), group
+            )
+            for start, weights in self._schedule
+        ]
+        length = self._samples_of_epoch(segments[0].turns, parts)
+        return MixtureOrder(seeded(parts, seed), tuple(segments), length, seed)
+
+    def _samples_of_epoch(self, turns: Mapping[str, int], parts: Mapping[str, Part]) -> int:
+        if isinstance(self._epoch, int):
+            return self._epoch
+        period = sum(turns.values())
+        lengths = {name: parts[name].order.length for name in turns}
+        needed = {name: lengths[name] * period / turns[name] for name in turns}
+        if self._epoch == "shortest":
+            return max(math.floor(min(needed.values())), 1)
+        if self._epoch == "all":
+            return math.ceil(max(needed.values()))
+        return math.ceil(needed[max(lengths, key=lambda name: lengths[name])])
+
+
+# Checks
+
+
+def _checked_parts(parts: Any) -> tuple[dict[str, Any], dict[str, float]]:
+    if not isinstance(parts, Mapping) or not parts:
+        msg = (
+            'parts must be a dict such as {"web": (web, 0.7), "code": (code, 0.3)}, found '
+            f"{type(parts).__name__} {parts!r:.80}."
+        )
+        raise OptionTypeError(msg)
+    datasets, weights = {}, {}
+    for name, part in parts.items():
+        if not isinstance(name, str) or not isinstance(part, tuple) or len(part) != 2:  # noqa: PLR2004  a pair
+            msg = (
+                f"a part is a name with a dataset and its weight, such as "
+                f'"web": (web, 0.7), found {name!r}: {type(part).__name__}.'
+            )
+            raise OptionTypeError(msg)
+        datasets[name], weights[name] = part
+    return datasets, _checked_weights(weights)
+
+
+def _checked_weights(weights: Any) -> dict[str, float]:
+    if not isinstance(weights, Mapping):
+        msg = f"weights must be a dict of numbers by part, found {weights!r:.80}."
+        raise OptionTypeError(msg)
+    for name, weight in weights.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float | np.number):
+            msg = f"the weight of part {name!r} must be a number, found {weight!r}."
+            raise OptionTypeError(msg)
+        if not math.isfinite(weight) or weight <= 0:
+            msg = (
+                f"the weight of part {name!r} must be above zero, found {weight}. "
+                "Leave a part out that is not to be read."
+            )
+            raise OptionError(msg)
+    return {
+        name: weight.item() if isinstance(weight, np.number) else weight
+        for name, weight in weights.items()
+    }
+
+
+def _checked_schedule(
+    schedule: Any, weights: dict[str, float], names: set[str]
+) -> list[tuple[int, dict[str, float]]]:
+    if schedule is None:
+        return [(0, weights)]
+    entries: list[tuple[int, dict[str, float]]] = []
+    for start, each in schedule:
+        if isinstance(start, bool) or not isinstance(start, int):
+            msg = f"a position of the schedule must be an int, found {start!r}."
+            raise OptionTypeError(msg)
+        entries.append((start, _checked_weights(each)))
+        unknown = sorted(set(each) - names)
+        if unknown or not each:
+            msg = f"the schedule has weights of {unknown}, and the parts are {sorted(names)}."
+            raise OptionError(msg)
+    starts = [start for start, _ in entries]
+    if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
+        msg = f"a schedule must begin at position 0 and have rising positions, found {starts}."
+        raise OptionError(msg)
+    return entries
+
+
+def _length(name: str, data: Any) -> int:
+    try:
+        length = len(data)
+    except (TypeError, NotImplementedError) as error:
+        msg = (
+            f"part {name!r} has no length ({type(data).__name__}), so it has no order to resume "
+            "in. Give it __len__ and __getitem__."
+        )
+        raise OptionTypeError(msg) from error
+    if length == 0:
+        msg = f"part {name!r} is empty. Leave it out."
+        raise OptionError(msg)
+    return length

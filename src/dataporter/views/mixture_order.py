@@ -1,0 +1,246 @@
+"""The order of a mixture: each position has a part, and a position in that part's own epochs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.law import Order, Plan
+from dataporter.law.keys import key_as_int
+from dataporter.views.part_of import PartOf
+from dataporter.views.segments import Segment, Segments, continued
+
+_NAME = "mixture-1"  # the number rises if the order ever changes
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Part(NamedTuple):
+    """One part of a mixture."""
+
+    order: Order
+    samples: int  # of its dataset
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureOrder(Order):
+    """Samples of several parts in turn, by their weights. Each part goes on with its own epochs."""
+
+    parts: Mapping[str, Part]
+    segments: tuple[Segment, ...]
+    length: int
+    seed: int = 0
+    wanted: tuple[Segment, ...] = ()  # the weights from now on, if a saved run had others
+    id: str = field(init=False, repr=False)
+
+    names_data = True
+
+    def __post_init__(self) -> None:
+        drawn = {name for segment in self.segments for name in segment.turns}
+        described = {
+            "epoch": self.length,
+            "weights": [[each.start, dict(each.turns), each.group] for each in self.segments],
+            "parts": {
+                name: [part.order.id, part.order.length, part.fingerprint]
+                for name, part in self.parts.items()
+                if name in drawn
+            },
+        }
+        object.__setattr__(self, "id", f"{_NAME} {json.dumps(described, sort_keys=True)}")
+
+    # Where a position lies
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """The names of all parts, those last that are left from a saved run."""
+        drawn = {name for segment in self.segments for name in segment.turns}
+        return [*self.parts, *sorted(drawn - set(self.parts))]
+
+    @cached_property
+    def _places(self) -> Segments:
+        return Segments(self.segments, self._names)
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """The first index of each part in the mixture; shape (parts + 1,)."""
+        return np.cumsum([0, *(part.samples for part in self.parts.values())])
+
+    def counts(self, epoch: int, position: int) -> dict[str, int]:
+        """Count the samples of each part that come before a position, since the run began."""
+        counts = self._places.counts(epoch * self.length + position)
+        return dict(zip(self._names, counts.tolist(), strict=True))
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        found = np.empty_like(positions)
+        for number, there, part, (own_epoch, own) in self._drawn(epoch, positions):
+            found[there] = part.order.indices(own_epoch, own) + self.offsets[number]
+        return found
+
+    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return numbers by which every rank has its share of every part.
+
+        If a batch is of one part, the ranks take the batches one after the other.
+        """
+        if any(segment.group > 1 for segment in self.segments):
+            return positions / self.length
+        numbers = np.empty(len(positions))
+        for _, there, part, (own_epoch, own) in self._drawn(epoch, positions):
+            dealt = part.order.deal(own_epoch, own)
+            numbers[there] = own * _GOLDEN % 1 if dealt is None else dealt
+        return numbers
+
+    def _drawn(self, epoch: int, positions: NDArray[np.int64]) -> Any:
+        """Yield, for each part and each of its epochs, where it is drawn and its own positions."""
+        numbers, draws = self._places.places(positions + epoch * self.length)
+        for number, part in enumerate(self.parts.values()):
+            of_part = np.flatnonzero(numbers == number)
+            if not of_part.size:
+                continue
+            own_epochs, own = np.divmod(draws[of_part], part.order.length)
+            first, last = int(own_epochs.min()), int(own_epochs.max())
+            if first == last:
+                yield number, of_part, part, (first, own)
+                continue
+            for own_epoch in range(first, last + 1):
+                there = own_epochs == own_epoch
+                yield number, of_part[there], part, (own_epoch, own[there])
+
+    # Runs
+
+    def with_seed(self, seed: int) -> MixtureOrder:
+        return replace(self, parts=seeded(self.parts, seed), seed=seed)
+
+    def resumed(self, saved_id: str) -> MixtureOrder:
+        """Take over the weights so far and the length of an epoch, as far as the parts are here."""
+        saved = _parsed(saved_id)
+        if saved is None:
+            return self
+        parts = {
+            name: part._replace(order=part.order.resumed(saved["parts"][name][0]))
+            if name in saved["parts"]
+            else part
+            for name, part in self.parts.items()
+        }
+        segments = tuple(Segment(*each) for each in saved["weights"])
+        wanted = self.wanted or self.segments
+        return replace(self, parts=parts, segments=segments, length=saved["epoch"], wanted=wanted)
+
+    def continued(self, epoch: int, position: int) -> MixtureOrder:
+        """Have the weights of this run from a position on."""
+        if not self.wanted:
+            return self
+        now = epoch * self.length + position
+        segments = tuple(continued(self.segments, self.wanted, now))
+        return replace(self, segments=segments, wanted=())
+
+    # Those who fetch
+
+    def announce(
+        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
+    ) -> None:
+        told = reader or self.bare()
+        for number, part in enumerate(self.parts.values()):
+            share = PartOf(told, int(self.offsets[number]), part.samples, number)
+            part.order.announce(epoch, start, stop, plan, share)
+
+    def bare(self) -> MixtureOrder:
+        parts = {name: part._replace(order=part.order.bare()) for name, part in self.parts.items()}
+        return replace(self, parts=parts)
+
+    def uses_of_part(self, number: int, epoch: int) -> Any:
+        """Return the stretches of an epoch in which blocks of a part are read; None if unknown."""
+        part = list(self.parts.values())[number]
+        uses = getattr(part.order, "uses", None)
+        if uses is None:
+            return None
+        begin = epoch * self.length
+        first, last = (int(self._places.counts(at)[number]) for at in (begin, begin + self.length))
+        found = []
+        for own_epoch in range(
+            first // part.order.length, max(last - 1, 0) // part.order.length + 1
+        ):
+            known = uses(own_epoch)
+            if known is None:
+                return None
+            at = own_epoch * part.order.length
+            spans = [self._places.positions_of(number, at + draws) for draws in known[1:]]
+            within = (spans[1] >= begin) & (spans[0] < begin + self.length)
+            clipped = [np.clip(span[within] - begin, 0, self.length - 1) for span in spans]
+            found.append((known[0][within], *clipped))
+        if not found:
+            return type(known)(*(np.empty(0, np.int64) for _ in range(3)))
+        joined = [np.concatenate(columns) for columns in zip(*found, strict=True)]
+        by_first = np.argsort(joined[1], kind="stable")
+        return type(known)(*(column[by_first] for column in joined))
+
+    # Words
+
+    def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:
+        before = self.counts(epoch, position)
+        total = max(sum(before.values()), 1)
+        now = epoch * self.length + position
+        current = [each for each in self.segments if each.start <= now][-1]
+        period = sum(current.turns.values())
+        lines = []
+        for name, count in before.items():
+            share = f"{100 * current.turns.get(name, 0) / period:.1f} %"
+            part = self.parts.get(name)
+            passed = "" if part is None else f", {count / part.order.length:.2f} epochs of its own"
+            lines.append(f"{name} {share}: {count:,} so far ({100 * count / total:.1f} %{passed})")
+        rows = [("parts", "; ".join(lines))]
+        later = [each for each in self.segments if each.start > now]
+        if later:
+            shares = [
+                f"from {each.start:,} on "
+                + ", ".join(
+                    f"{name} {100 * turns / sum(each.turns.values()):.1f} %"
+                    for name, turns in each.turns.items()
+                )
+                for each in later
+            ]
+            rows.append(("later", "; ".join(shares)))
+        return rows
+
+
+def seeded(parts: Mapping[str, Part], seed: int) -> dict[str, Part]:
+    """Give the order of each part a seed of its own."""
+    return {
+        name: part._replace(order=part.order.with_seed(key_as_int("part", seed, name)))
+        for name, part in parts.items()
+    }
+
+
+def _parsed(saved_id: str) -> dict[str, Any] | None:
+    """Read the name of a mixture's order; None if it is none, or damaged."""
+    name, _, described = saved_id.partition(" ")
+    if name != _NAME:
+        return None
+    try:
+        saved: dict[str, Any] = json.loads(described)
+        if not _is_whole(saved):
+            return None
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        return None
+    return saved
+
+
+def _is_whole(saved: Mapping[str, Any]) -> bool:
+    """Return True if the name of an order has all that it should; it may also raise."""
+    weights: Sequence[Any] = saved["weights"]
+    starts = [start for start, _, _ in weights]
+    numbers = [saved["epoch"], *starts]
+    for _, turns, group in weights:
+        numbers += [group, *turns.values()]
+        if group < 1 or sum(turns.values()) < 1:
+            return False
+    is_rising = starts[0] == 0 and all(a < b for a, b in itertools.pairwise(starts))
+    is_named = all(isinstance(part[0], str) for part in saved["parts"].values())
+    return is_rising and is_named and saved["epoch"] > 0 and all(type(n) is int for n in numbers)

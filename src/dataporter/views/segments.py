@@ -1,0 +1,133 @@
+"""The weights of a mixture over a run, as segments, and where each position lies in its parts.
+
+Positions are counted over all epochs of a run. A segment begins at a position and has weights from
+there on. Turns are taken by a pattern (`shares`), each of `group` positions: one, or as many as a
+batch has. All of it can be evaluated anywhere: a part's draws before a segment are counted from
+the patterns of those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.views.shares import Pattern, pattern_of
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Weights from a position on; `turns` are integers, by part."""
+
+    start: int
+    turns: Mapping[str, int]
+    group: int = 1
+
+    def is_like(self, other: Segment) -> bool:
+        """Return True if two segments differ at most in where they begin."""
+        return dict(self.turns) == dict(other.turns) and self.group == other.group
+
+
+class Segments:
+    """The segments of a run. The names of all parts are in the order of their numbers."""
+
+    def __init__(self, segments: Sequence[Segment], names: Sequence[str]) -> None:
+        self._segments = tuple(segments)
+        self._names = tuple(names)
+        self._starts = np.array([each.start for each in segments], dtype=np.int64)
+
+    def places(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the part of each position, and how many samples were drawn from it before."""
+        if len(self._segments) == 1:
+            return self._places_in(0, positions)
+        number = np.searchsorted(self._starts, positions, side="right") - 1
+        part, draw = np.empty_like(positions), np.empty_like(positions)
+        for each in np.unique(number).tolist():
+            there = number == each
+            part[there], draw[there] = self._places_in(each, positions[there])
+        return part, draw
+
+    def _places_in(
+        self, number: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        segment, pattern = self._segments[number], self._patterns[number]
+        turn = positions - segment.start
+        if segment.group > 1:
+            turn, within = np.divmod(turn, segment.group)
+        period, place = np.divmod(turn, len(pattern.who))
+        part = pattern.who[place]
+        draw = pattern.before[place]
+        draw += period * pattern.turns[part]
+        if segment.group > 1:
+            draw *= segment.group
+            draw += within
+        draw += self._before[number][part]
+        return part, draw
+
+    def positions_of(self, part: int, draws: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of a part's draws; where it is drawn no more, the largest int."""
+        before = np.array([counts[part] for counts in self._before])
+        number = np.searchsorted(before, draws, side="right") - 1
+        found = np.full_like(draws, np.iinfo(np.int64).max)
+        for each in np.unique(number).tolist():
+            segment, pattern = self._segments[each], self._patterns[each]
+            turns = int(pattern.turns[part])
+            if not turns:
+                continue
+            there = number == each
+            turn, within = np.divmod(draws[there] - before[each], segment.group)
+            period, nth = np.divmod(turn, turns)
+            place = np.flatnonzero(pattern.who == part)[nth]
+            found[there] = segment.start + (period * len(pattern.who) + place) * segment.group
+            found[there] += within
+        return found
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Count the draws of each part before a position; shape (parts,)."""
+        number = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return self._before[number] + self._counted(number, position - int(self._starts[number]))
+
+    @cached_property
+    def _patterns(self) -> list[Pattern]:
+        return [
+            pattern_of(tuple(each.turns.get(name, 0) for name in self._names))
+            for each in self._segments
+        ]
+
+    @cached_property
+    def _before(self) -> list[NDArray[np.int64]]:
+        """Draws of each part before each segment."""
+        counts = [np.zeros(len(self._names), dtype=np.int64)]
+        for number, length in enumerate(np.diff(self._starts).tolist()):
+            counts.append(counts[-1] + self._counted(number, length))
+        return counts
+
+    def _counted(self, number: int, length: int) -> NDArray[np.int64]:
+        """Count the draws of each part among the first positions of a segment."""
+        segment, pattern = self._segments[number], self._patterns[number]
+        turns, rest = divmod(length, segment.group)
+        counts = pattern.counts(turns) * segment.group
+        if rest:
+            counts[pattern.who[turns % len(pattern.who)]] += rest
+        return counts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("_segments", "_names", "_starts")}
+
+
+def continued(past: Sequence[Segment], wanted: Sequence[Segment], position: int) -> list[Segment]:
+    """Return the segments of a run that has had `past` so far, and has what is wanted from now on.
+
+    >>> old, new = Segment(0, {"a": 1}), Segment(0, {"a": 1, "b": 1})
+    >>> [(each.start, each.turns) for each in continued([old], [new], 50)]
+    [(0, {'a': 1}), (50, {'a': 1, 'b': 1})]
+    """
+    kept = [each for each in past if each.start < position]
+    (now,) = [each for each in wanted if each.start <= position][-1:]
+    if now.start == position or not kept or not kept[-1].is_like(now):
+        kept.append(Segment(position, now.turns, now.group))
+    return kept + [each for each in wanted if each.start > position]

@@ -1,0 +1,244 @@
+"""The order of a mixture, compared with a model that goes from position to position."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataporter.law import Plan, ShuffledOrder, Topology
+from dataporter.law.keys import key_as_int
+from dataporter.views import Mixture
+from dataporter.views.segments import Segment, continued
+from dataporter.views.shares import as_integers, pattern_of
+
+NAMES = "abcdef"
+weights = st.integers(1, 9)
+
+
+@st.composite
+def mixtures(draw):
+    """A mixture of ranges, its lengths and its schedule."""
+    count = draw(st.integers(1, 5))
+    lengths = {name: draw(st.integers(1, 30)) for name in NAMES[:count]}
+    starts = sorted({0, *draw(st.lists(st.integers(1, 150), max_size=3))})
+    schedule = [
+        (start, {name: draw(weights) for name in draw(st.permutations(sorted(lengths)))})
+        for start in starts
+    ]
+    # Some parts are not drawn for a while.
+    schedule = [
+        (start, dict(list(each.items())[: draw(st.integers(1, len(each)))]))
+        for start, each in schedule
+    ]
+    epoch = draw(st.integers(1, 90))
+    return lengths, schedule, epoch
+
+
+def make(lengths, schedule, epoch, **options):
+    parts = {name: (range(length), 1.0) for name, length in lengths.items()}
+    return Mixture(parts, schedule=schedule, epoch=epoch, **options)
+
+
+def order_of(mixture, seed=1, step_size=4, world_size=1):
+    given = {"step_size": step_size, "world_size": world_size}
+    return mixture.epoch_order(shuffle=True, seed=seed, **given)
+
+
+def model(lengths, schedule, samples, seed=1, group=1):
+    """Walk through a run, one position at a time."""
+    offsets = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
+    drawn = dict.fromkeys(lengths, 0)
+    found = []
+    for position in range(samples):
+        start, now = [entry for entry in schedule if entry[0] <= position][-1]
+        turns = dict(zip(now, as_integers(list(now.values())), strict=True))
+        pattern = pattern_of(tuple(turns.get(name, 0) for name in lengths))
+        name = list(lengths)[pattern.who[(position - start) // group % len(pattern.who)]]
+        own_epoch, own = divmod(drawn[name], lengths[name])
+        order = ShuffledOrder(lengths[name], key_as_int("part", seed, name))
+        index = int(order.indices(own_epoch, np.array([own]))[0])
+        found.append(offsets[name] + index)
+        drawn[name] += 1
+    return found
+
+
+def run_of(order, samples):
+    positions = np.arange(samples)
+    epochs, at = np.divmod(positions, order.length)
+    return [
+        int(order.indices(int(epoch), np.array([where]))[0])
+        for epoch, where in zip(epochs, at, strict=True)
+    ]
+
+
+@given(mixture=mixtures(), group=st.integers(1, 5))
+def test_every_position_is_what_a_walk_from_the_start_finds(mixture, group):
+    lengths, schedule, _ = mixture
+    options = {"batches_from": "one"} if group > 1 else {}
+    order = order_of(make(*mixture, **options), step_size=group)
+    assert run_of(order, 200) == model(lengths, schedule, 200, group=group)
+
+
+@given(mixture=mixtures(), data=st.data())
+def test_positions_may_be_asked_for_in_any_order_and_number(mixture, data):
+    order = order_of(make(*mixture))
+    epoch = data.draw(st.integers(0, 5))
+    whole = order.indices(epoch, np.arange(order.length))
+    some = data.draw(st.lists(st.integers(0, order.length - 1), max_size=20))
+    assert order.indices(epoch, np.array(some, dtype=np.int64)).tolist() == whole[some].tolist()
+
+
+@given(mixture=mixtures())
+def test_each_part_is_read_whole_before_any_of_it_comes_again(mixture):
+    lengths, _, _ = mixture
+    found = run_of(order_of(make(*mixture)), 300)
+    ends = np.cumsum(list(lengths.values()))
+    for number, length in enumerate(lengths.values()):
+        first = int(ends[number]) - length
+        own = [index - first for index in found if first <= index < ends[number]]
+        for start in range(0, len(own) - length + 1, length):
+            assert sorted(own[start : start + length]) == list(range(length))
+
+
+@given(mixture=mixtures(), position=st.integers(0, 400))
+def test_counts_are_those_of_the_run(mixture, position):
+    lengths, _, _ = mixture
+    order = order_of(make(*mixture))
+    ends = np.cumsum(list(lengths.values()))
+    parts = np.searchsorted(ends, run_of(order, position), side="right")
+    expected = np.bincount(parts, minlength=len(lengths)).tolist()
+    epoch, at = divmod(position, order.length)
+    assert list(order.counts(epoch, at).values()) == expected
+
+
+@given(mixture=mixtures(), world_size=st.integers(1, 5), batch=st.integers(1, 6))
+def test_ranks_share_every_step_without_loss(mixture, world_size, batch):
+    order = order_of(make(*mixture))
+    taken = []
+    for rank in range(world_size):
+        topology = Topology(rank=rank, world_size=world_size)
+        plan = Plan(length=order.length, batch_size=batch, topology=topology, tail="uneven")
+        for positions in plan.blocks(0, lambda positions: order.deal(0, positions)):
+            taken += positions.tolist()
+    assert sorted(taken) == list(range(order.length))
+
+
+def test_every_rank_has_its_share_of_every_part():
+    mixture = make({"a": 1000, "b": 1000}, [(0, {"a": 1, "b": 1})], 512)
+    order = order_of(mixture)
+    for rank in range(2):
+        plan = Plan(length=512, batch_size=16, topology=Topology(rank=rank, world_size=2))
+        for positions in plan.batches(0, lambda positions: order.deal(0, positions)):
+            of_a = np.count_nonzero(order.indices(0, positions) < 1000)
+            assert 6 <= of_a <= 10  # by stride, a rank would have one part only
+
+
+@given(mixture=mixtures(), batch=st.integers(1, 7), world_size=st.integers(1, 4))
+def test_a_batch_from_one_part_is_from_one_part_on_any_number_of_ranks(mixture, batch, world_size):
+    lengths, schedule, epoch = mixture
+    aligned = [(start * batch, each) for start, each in schedule]
+    options = {"step_size": batch * world_size, "world_size": world_size}
+    order = order_of(make(lengths, aligned, epoch * batch, batches_from="one"), **options)
+    ends = np.cumsum(list(lengths.values()))
+    for rank in range(world_size):
+        topology = Topology(rank=rank, world_size=world_size)
+        plan = Plan(length=order.length, batch_size=batch, topology=topology, tail="drop")
+        for positions in plan.batches(0, lambda positions: order.deal(0, positions)):
+            parts = np.searchsorted(ends, order.indices(0, positions), side="right")
+            assert len(set(parts.tolist())) == 1
+
+
+# Resumes
+
+
+@given(mixture=mixtures(), later=st.data(), at=st.integers(1, 200))
+def test_other_weights_hold_from_the_resume_on_and_nothing_is_repeated_or_skipped(
+    mixture, later, at
+):
+    lengths, schedule, epoch = mixture
+    saved = order_of(make(*mixture))
+    new = {name: later.draw(weights) for name in lengths}
+    now = order_of(make(lengths, [(0, new)], later.draw(st.integers(1, 90))))
+    epoch, position = divmod(at, saved.length)
+    assert now.resumed(saved.id).id == saved.id
+    resumed = now.resumed(saved.id).continued(epoch, position)
+    past = [entry for entry in schedule if entry[0] < at]
+    assert run_of(resumed, 300) == model(lengths, [*past, (at, new)], 300) or past[-1][1] == new
+
+
+@given(mixture=mixtures(), at=st.integers(0, 200))
+def test_a_resume_with_the_same_weights_changes_nothing(mixture, at):
+    saved, now = order_of(make(*mixture)), order_of(make(*mixture))
+    resumed = now.resumed(saved.id).continued(*divmod(at, saved.length))
+    assert run_of(resumed, 300) == run_of(saved, 300)
+    assert resumed.id == saved.id
+
+
+@given(mixture=mixtures(), at=st.lists(st.integers(1, 60), min_size=1, max_size=4), data=st.data())
+def test_chains_of_resumes_with_changes_are_one_run(mixture, at, data):
+    lengths, schedule, _ = mixture
+    order, position, expected = order_of(make(*mixture)), 0, list(schedule)
+    for step in at:
+        position += step
+        added = NAMES[len(lengths)] if data.draw(st.booleans()) and len(lengths) < 6 else None
+        if added:
+            lengths = {**lengths, added: data.draw(st.integers(1, 30))}
+        new = {name: data.draw(weights) for name in lengths}
+        now = order_of(make(lengths, [(0, new)], 5))
+        assert now.resumed(order.id).id == order.id
+        order = now.resumed(order.id).continued(*divmod(position, order.length))
+        past = [entry for entry in expected if entry[0] < position]
+        kept = as_integers(list(past[-1][1].values())) == as_integers(list(new.values()))
+        is_same = kept and list(past[-1][1]) == list(new)
+        expected = past if is_same else [*past, (position, new)]
+    assert run_of(order, 300) == model(lengths, expected, 300)
+
+
+def test_a_part_with_other_data_is_not_taken_for_the_same():
+    saved = order_of(make({"a": 10, "b": 10}, [(0, {"a": 1, "b": 1})], 20))
+    other = order_of(make({"a": 10, "b": 11}, [(0, {"a": 1, "b": 1})], 20))
+    assert other.resumed(saved.id).id != saved.id
+
+
+def test_a_removed_part_is_another_order_and_the_others_go_on():
+    lengths = {"a": 10, "b": 15, "c": 5}
+    saved = order_of(make(lengths, [(0, {"a": 1, "b": 2, "c": 1})], 40))
+    now = order_of(make({"a": 10, "b": 15}, [(0, {"a": 1, "b": 1})], 40))
+    assert now.resumed(saved.id).id != saved.id
+    resumed = now.resumed(saved.id).continued(0, 20)
+    before = run_of(saved, 20)
+    later = [int(index) for index in resumed.indices(0, np.arange(20, 40))]
+    drawn = [sum(index < 10 for index in before), sum(10 <= index < 25 for index in before)]
+    expected = model({"a": 10, "b": 15}, [(0, {"a": 1, "b": 1})], 400)
+    own = [[i for i in expected if (i < 10) == is_a] for is_a in (True, False)]
+    assert [i for i in later if i < 10] == own[0][drawn[0] : drawn[0] + 10]
+    assert [i for i in later if i >= 10] == own[1][drawn[1] : drawn[1] + 10]
+
+
+@given(text=st.text(max_size=30), data=st.data())
+def test_damaged_names_of_orders_are_no_orders(text, data):
+    order = order_of(make({"a": 5, "b": 3}, [(0, {"a": 2, "b": 1})], 9))
+    described = json.loads(order.id.partition(" ")[2])
+    key = data.draw(st.sampled_from(sorted(described)))
+    for value in (text, None, -1, [], {}):
+        damaged = f"mixture-1 {json.dumps({**described, key: value})}"
+        found = order.resumed(damaged)
+        assert found.id == order.id or found.length > 0 == found.segments[0].start
+
+
+def test_segments_that_would_begin_at_the_same_position_replace_each_other():
+    old, new = Segment(0, {"a": 1}), Segment(0, {"a": 2, "b": 1})
+    assert continued([old], [new], 0) == [new]
+
+
+def test_seeds_give_other_orders_of_the_parts_and_the_same_shares():
+    order = order_of(make({"a": 50, "b": 50}, [(0, {"a": 1, "b": 1})], 60))
+    other = order.with_seed(2)
+    positions = np.arange(60)
+    assert order.indices(0, positions).tolist() != other.indices(0, positions).tolist()
+    assert (order.indices(0, positions) < 50).tolist() == (
+        other.indices(0, positions) < 50
+    ).tolist()
+    assert replace(order).id == other.id
