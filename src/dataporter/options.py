@@ -32,7 +32,7 @@ from dataporter.arguments import check_int, did_you_mean
 from dataporter.cores import usable_cores
 from dataporter.engine import PREFETCH_BYTES, can_start_workers
 from dataporter.errors import OptionError, OptionTypeError
-from dataporter.law import Tail
+from dataporter.law import OrderedDataset, Tail
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import has_lanes, is_iterable
@@ -152,6 +152,12 @@ class LoaderOptions(Generic[Sample_co]):
     def is_iterable(self) -> bool:
         """True if the dataset is iterated, not read by index."""
         return is_iterable(self.dataset)
+
+    @property
+    def ordered_batches(self) -> OrderedDataset | None:
+        """The batch sampler, if it brings an order of batches that dataporter follows."""
+        batches = self.batch_sampler
+        return batches if isinstance(batches, OrderedDataset) else None
 
     @property
     def has_lanes(self) -> bool:
@@ -450,8 +456,7 @@ def _check_tail(options: LoaderOptions[Any]) -> None:
     if options.drop_last and tail != "drop" and not options.is_iterable:
         msg = f"drop_last=True conflicts with tail={tail!r}. Remove one of them."
         raise OptionError(msg)
-    if options.batch_sampler is not None or not isinstance(
-        options.sampler, ResumableSampler | None
-    ):
+    is_users = options.batch_sampler is not None and options.ordered_batches is None
+    if is_users or not isinstance(options.sampler, ResumableSampler | None):
         msg = f"tail={tail!r} is for dataporter's own order; a sampler of your own has its own end."
         raise OptionError(msg)

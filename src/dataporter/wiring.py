@@ -91,7 +91,7 @@ def make_source(
     own = _own_sampler(dataset, options, strategy)
     source: PlannedSource | SampledSource
     if own is not None:
-        sampler = own
+        sampler = own if options.ordered_batches is None else None
         source = _planned_source(dataset, fetch, options, strategy, own)
     else:
         source = _sampled_source(dataset, fetch, options, strategy)
@@ -109,12 +109,14 @@ def _own_sampler(
     if is_own(options.sampler):
         told = strategy if options.rank is not None else None
         return _agreeing(options.sampler, options.seed, told)
-    if options.sampler is not None or options.batch_sampler is not None:
+    batches = options.ordered_batches
+    if options.sampler is not None or (options.batch_sampler is not None and batches is None):
         return None
     length = length_of(dataset)
+    brings = dataset if batches is None else batches
     sampler = strategy.create_sampler(
-        dataset if isinstance(dataset, OrderedDataset) else length,
-        shuffle=bool(options.shuffle),
+        brings if isinstance(brings, OrderedDataset) else length,
+        shuffle=bool(options.shuffle if batches is None else getattr(batches, "shuffle", True)),
         seed=options.seed,
         tail=options.tail or ("drop" if options.drops_last else "pad"),
         generator=options.generator,
@@ -149,11 +151,13 @@ def _planned_source(
         dataset,
         fetch,
         sampler,
-        batch_size=options.batch_size,
+        batch_size=options.batch_size if options.ordered_batches is None else None,
         tail=options.tail or ("drop" if options.drops_last else sampler.tail),
         seed_is_given=sampler.seed_is_given if is_users else options.seed is not None,
         awaits_group=strategy.awaits_group and isinstance(sampler, JoiningSampler),
-        grows=not is_users and not isinstance(dataset, OrderedDataset),
+        grows=not is_users
+        and not isinstance(dataset, OrderedDataset)
+        and options.ordered_batches is None,
         in_order=options.keeps_order,
     )
 

@@ -148,7 +148,9 @@ class Explanation:
         start = self.progress.samples_processed
         numbers = np.arange(start, start + min(_SHOWN, self.remaining), dtype=np.int64)
         positions = around(self.progress.ahead, numbers)
-        return [int(index) for index in order.indices(self.progress.epoch, positions)]
+        found = order.indices(self.progress.epoch, positions)
+        first = np.concatenate(list(found))[:_SHOWN] if order.of_batches else found
+        return [int(index) for index in first]
 
     @property
     def where(self) -> str:
@@ -260,7 +262,8 @@ class Explanation:
         # Rounded down: 100 % is said of a whole epoch only.
         tenths = 1000 * self.delivered // length
         share = f"{tenths // 10}.{tenths % 10} %"
-        return f"{at:,} of {counted(length, 'sample')}{more} ({share})"
+        is_batch = self.order is not None and self.order.of_batches
+        return f"{at:,} of {counted(length, 'batch' if is_batch else 'sample')}{more} ({share})"
 
     def _next(self) -> str:
         progress = self.progress

@@ -34,6 +34,7 @@ class Order(ABC):
     length: int  # positions in one epoch
     seed: int
     id: str  # names the order and its parameters, without the seed
+    of_batches = False  # whether a position is a batch, and its index an array of indices
     names_data = False  # whether the id also names the data, and so says which may follow which
 
     @abstractmethod

@@ -95,7 +95,7 @@ class PlannedSource(Source):
 
     @property
     def length(self) -> int | None:
-        return self._sampler.order.length if self._grows else self._num_samples
+        return self._sampler.order.length
 
     def _length_now(self) -> int:
         return length_of(self.dataset) if self._grows else self._sampler.order.length
@@ -222,7 +222,10 @@ def _tasks(
             batches += 1
             batch = slice(first, first + size)
             number = progress.batches_processed + batches
-            yield Task(number, Samples(indices[batch], positions[batch], keys))
+            if order.of_batches:  # a sample comes once an epoch, so its index serves as position
+                yield Task(number, Samples(indices[first], indices[first], keys))
+            else:
+                yield Task(number, Samples(indices[batch], positions[batch], keys))
 
 
 def _receiver(start: Progress, plan: Plan, delivered: _Delivered) -> Callable[[Task, Any], Result]:

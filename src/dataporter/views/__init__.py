@@ -1,5 +1,6 @@
 """Views: datasets made of datasets, each with an order that is a function of the position."""
 
+from dataporter.views.length_batches import LengthBatches
 from dataporter.views.mixture import Mixture
 
-__all__ = ["Mixture"]
+__all__ = ["LengthBatches", "Mixture"]
