@@ -284,6 +284,7 @@ def test_one_builds_while_others_wait(data, scans, caplog):
 
 def test_without_locks_each_builds_and_the_index_is_whole(data, monkeypatch):
     monkeypatch.setattr("dataporter.shards.journal.fcntl", None)
+    monkeypatch.setattr("dataporter.shards.file_locks.fcntl", None)
     listing = list_files(data, SUFFIXES)
     found = []
 

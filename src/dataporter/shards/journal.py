@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import time
 import zlib
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from dataporter.shards.file_locks import open_and_lock
 from dataporter.shards.index import BLOCK, IndexedFile, schema_text
 
 try:
@@ -30,8 +30,6 @@ except ImportError:  # Windows
 _HEAD = {"journal": 2}  # its version
 _ABANDONED = 86_400  # seconds after which an unlocked temporary file has no writer
 
-_log = logging.getLogger("dataporter")
-
 
 class Journal:
     """An open journal beside the index at `index_path`, locked where that is possible."""
@@ -40,7 +38,9 @@ class Journal:
         self.index_path = index_path
         self.path = _journal_path(index_path)
         index_path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor, self._is_locked = _open_and_lock(self.path)
+        self._descriptor, self._is_locked = open_and_lock(
+            self.path, f"the process that builds the index at {self.path.parent}"
+        )
         self._schemas: set[str] = set()  # those it holds
 
     def read(self) -> dict[str, IndexedFile]:
@@ -130,34 +130,3 @@ def _records(contents: bytes) -> Iterator[dict[str, Any]]:
         crc, _, text = line.partition(b" ")
         if crc == b"%08x" % zlib.crc32(text):
             yield json.loads(text)
-
-
-def _open_and_lock(path: Path) -> tuple[int, bool]:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            is_locked = _lock(descriptor, path)
-            if not is_locked or os.path.samestat(path.stat(), os.fstat(descriptor)):
-                return descriptor, is_locked
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # another process has finished the index and removed its journal
-
-
-def _lock(descriptor: int, path: Path) -> bool:
-    """Wait for the lock. Return False if this system or file system has none."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        _log.info("waiting for the process that builds the index at %s", path.parent)
-    except OSError:
-        return False
-    else:
-        return True
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return True

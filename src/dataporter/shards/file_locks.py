@@ -1,0 +1,50 @@
+"""Locks on files: one process does what others wait for. A lock ends with its process."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_log = logging.getLogger("dataporter")
+
+
+def open_and_lock(path: Path, awaited: str) -> tuple[int, bool]:
+    """Open a file to append to it, once no other process has locked it.
+
+    Return its descriptor, and False if this system or file system has no locks. `awaited` says in
+    the log what another process is doing. Who has the lock may remove the file.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            is_locked = _lock(descriptor, awaited)
+            if not is_locked or os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor, is_locked
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # another process has finished, and removed the file
+
+
+def _lock(descriptor: int, awaited: str) -> bool:
+    """Wait for the lock. Return False if there are none."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _log.info("waiting for %s", awaited)
+    except OSError:
+        return False
+    else:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return True
