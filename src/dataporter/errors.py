@@ -18,6 +18,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     │   └── StateMissingError                 (KeyError too) a checkpoint has no loader state
     ├── CollationError        (ValueError)    rows that do not fit into one batch
     ├── TooManySkippedError   (RuntimeError)  more samples than `max_skipped` cannot be read
+    ├── LeftOutError          (LookupError)   a dataset leaves this sample out of its batch
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
     ├── LaneError             (RuntimeError)  a lane's state cannot be saved, copied or restored
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
@@ -132,6 +133,13 @@ class CollationError(DataPorterError, ValueError):
 
 class TooManySkippedError(DataPorterError, RuntimeError):
     """More samples than `max_skipped` cannot be read."""
+
+
+class LeftOutError(DataPorterError, LookupError):
+    """A dataset raises it for a sample that is to be left out of its batch.
+
+    A loader makes the batch without the sample. Positions count as if it were there.
+    """
 
 
 class StaleIteratorError(DataPorterError, RuntimeError):

@@ -17,6 +17,7 @@ from torch.utils.data import (
 )
 
 from dataporter import OptionTypeError, ResumableDataLoader, sample_rng
+from dataporter.errors import LeftOutError
 from dataporter.fetch import Fetcher
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples
@@ -413,3 +414,52 @@ def test_a_fetcher_travels_to_another_process():
         there = pickle.loads(pickle.dumps(fetcher))
         there.begin_pass()
         assert_same(there(Samples(positions, positions, EpochKeys(seed=1, epoch=0))), here)
+
+
+# Samples that are left out
+
+
+class Holes(Squares):
+    """Every third sample is left out."""
+
+    def __getitem__(self, index):
+        if index % 3 == 1:
+            raise LeftOutError(index)
+        return super().__getitem__(index)
+
+
+class HolesAtOnce(Holes):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class NoisyHolesAtOnce(HolesAtOnce):
+    def __getitem__(self, index):
+        return super().__getitem__(index) + float(sample_rng().random())
+
+
+@pytest.mark.parametrize("kind", [Holes, HolesAtOnce, NoisyHolesAtOnce])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 1}, {"num_workers": 1, "engine": "threads"}]
+)
+def test_a_dataset_leaves_samples_out_of_their_batches(kind, options):
+    loader = ResumableDataLoader(kind(10), batch_size=2, **options)
+    found = [[int(value) for value in batch] for batch in loader]
+    assert found == [[0], [4, 9], [25], [36], [64, 81]]
+    assert loader.skipped == []
+    singly = ResumableDataLoader(kind(10), batch_size=1, **options)
+    assert [int(value) for batch in singly for value in batch] == [0, 4, 9, 25, 36, 64, 81]
+    assert singly.state_dict()["batches_processed"] == 10
+
+
+def test_a_sample_beside_a_hole_has_its_own_random_numbers():
+    full = [batch.tolist() for batch in ResumableDataLoader(NoisyAtOnce(9), batch_size=3, seed=1)]
+
+    class NoisyHoles(NoisyAtOnce):
+        def __getitem__(self, index):
+            if index % 3 == 1:
+                raise LeftOutError(index)
+            return super().__getitem__(index)
+
+    holes = [batch.tolist() for batch in ResumableDataLoader(NoisyHoles(9), batch_size=3, seed=1)]
+    assert holes == [[first, third] for first, _, third in full]

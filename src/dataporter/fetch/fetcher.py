@@ -7,6 +7,8 @@ What `__getitems__` returns is a list of samples or whatever else `collate_fn` u
 handed on as it is, unless random numbers were drawn for it. Then each sample is to have its
 own, so samples are fetched one by one. What is no list of these, or cannot be fetched
 so, has the random numbers of its first sample.
+
+A sample for which the dataset raises `LeftOutError` is left out of its batch, quietly.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import default_collate, default_convert
 
-from dataporter.errors import OptionTypeError, TooManySkippedError
+from dataporter.errors import LeftOutError, OptionTypeError, TooManySkippedError
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.randomness import EpochKeys, LazySeeding, finished
 from dataporter.fetch.tasks import Samples
@@ -46,6 +48,9 @@ class Skipped(NamedTuple):
 
 class _Empty:
     """Stands for a batch of which every sample was left out."""
+
+    def __reduce__(self) -> str:
+        return "EMPTY"  # the one of this module, in every process
 
 
 EMPTY = _Empty()
@@ -130,6 +135,7 @@ class Fetcher:
         self._getitems = getitems_of(dataset) if batched else None
         # Whether what __getitems__ returns can be had one by one: not asked before it draws.
         self._separable: bool | None = None
+        self._leaves_out = False  # whether the dataset has left out a sample
 
     def collate_with(self, collate_fn: Callable[[Any], Any] | None) -> None:
         """Make batches with `collate_fn`; None stands for torch's default."""
@@ -193,9 +199,12 @@ class Fetcher:
     def _samples(
         self, wanted: Sequence[Any], positions: NDArray[np.int64], keys: EpochKeys
     ) -> tuple[Any, NDArray[np.int64]]:
-        """The samples that could be fetched, and their positions."""
+        """The samples that could be fetched and are not left out, and their positions."""
         try:
-            return self._all_samples(wanted, positions, keys), positions
+            if not self._leaves_out:  # else it would mostly be in vain
+                return self._all_samples(wanted, positions, keys), positions
+        except LeftOutError:
+            self._leaves_out = True
         except Exception:
             if not self._skips_errors:
                 raise
@@ -205,7 +214,11 @@ class Fetcher:
             try:
                 good.append(self._all_samples([index], positions[number : number + 1], keys))
                 kept.append(number)
-            except Exception as error:  # noqa: BLE001  to be left out, whatever it is
+            except LeftOutError:
+                self._leaves_out = True
+            except Exception as error:
+                if not self._skips_errors:
+                    raise
                 self._report(Skipped(keys.epoch, int(positions[number]), index, repr(error)))
         if kept and self._getitems is not None:  # which may return no list that could be added to
             remaining = [wanted[number] for number in kept]
