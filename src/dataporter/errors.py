@@ -19,6 +19,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── CollationError        (ValueError)    rows that do not fit into one batch
     ├── TooManySkippedError   (RuntimeError)  more samples than `max_skipped` cannot be read
     ├── LeftOutError          (LookupError)   a dataset leaves this sample out of its batch
+    ├── PredicateError        (RuntimeError)  a predicate raised, or returned no bool
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
     ├── LaneError             (RuntimeError)  a lane's state cannot be saved, copied or restored
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
@@ -45,6 +46,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── LengthWarning                         an iterable is longer than its __len__
     ├── MissingCallbackWarning                Lightning resumes a loader without our callback
     ├── PageLockWarning                       the system refused to page-lock memory
+    ├── PredicateWarning                      another predicate has this name already
     ├── ShardWarning                          files changed, or read slower than they could
     ├── StateMismatchWarning                  a mismatch that was accepted, as by `strict=False`
     ├── UncheckedStateWarning                 a state has too little information to be checked
@@ -140,6 +142,10 @@ class LeftOutError(DataPorterError, LookupError):
 
     A loader makes the batch without the sample. Positions count as if it were there.
     """
+
+
+class PredicateError(DataPorterError, RuntimeError):
+    """A predicate raised an error, or returned something else than True or False."""
 
 
 class StaleIteratorError(DataPorterError, RuntimeError):
@@ -249,6 +255,10 @@ class MissingCallbackWarning(DataPorterWarning):
 
 class PageLockWarning(DataPorterWarning):
     """The system refused to page-lock shared memory, so batches are copied before a transfer."""
+
+
+class PredicateWarning(DataPorterWarning):
+    """Another predicate was evaluated under the same name, over the same data."""
 
 
 class ShardWarning(DataPorterWarning):

@@ -169,6 +169,14 @@ class ShardedDataset:
         """
         return {} if self._porter is None else self._porter.stats()
 
+    def where(
+        self, predicate: Callable[[Any], Any], name: str | None = None, **options: Any
+    ) -> Any:
+        """Return the samples that pass a predicate, as a view: see `dataporter.views.where`."""
+        from dataporter.views import where  # noqa: PLC0415  a higher floor, for this shortcut alone
+
+        return where(self, predicate, name, **options)
+
     @property
     def block_rows(self) -> NDArray[np.int64]:
         """The rows of each block; shape (blocks,)."""

@@ -1,6 +1,7 @@
 """Views: datasets made of datasets, each with an order that is a function of the position."""
 
+from dataporter.views.filtered import where
 from dataporter.views.length_batches import LengthBatches
 from dataporter.views.mixture import Mixture
 
-__all__ = ["LengthBatches", "Mixture"]
+__all__ = ["LengthBatches", "Mixture", "where"]

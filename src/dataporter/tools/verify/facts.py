@@ -34,6 +34,7 @@ class LoaderFacts:
     shares_nothing: bool
     in_threads: bool
     skips_errors: bool
+    leaves_samples_out: bool
     has_collate_fn: bool
     has_worker_init_fn: bool
     has_randomness: bool
@@ -61,6 +62,8 @@ class LoaderFacts:
             return "the loader has a sampler of its own, which decides that"
         if self.skips_errors:
             return "on_error='skip' leaves samples out, and batches do not say which"
+        if self.leaves_samples_out:
+            return f"{self.dataset} leaves samples out, and batches do not say which"
         if self.batch_size is None:
             return "batch_size=None delivers single samples"
         return ""
@@ -106,6 +109,7 @@ def _facts(loader: ResumableDataLoader[Any], given: Mapping[str, Any]) -> Loader
         shares_nothing=given["strategy"] == "simple",
         in_threads=given["engine"] == "threads",
         skips_errors=given["on_error"] == "skip",
+        leaves_samples_out=getattr(loader.dataset, "leaves_samples_out", False),
         has_collate_fn=given["collate_fn"] is not None or given["converter"] is not None,
         has_worker_init_fn=given["worker_init_fn"] is not None,
         has_randomness=given["randomness"],

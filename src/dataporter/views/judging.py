@@ -1,0 +1,204 @@
+"""Evaluating a predicate over all samples of a dataset: in parallel, once, and resumable.
+
+The samples are read by our own loader, in their order, so workers may die and porters bring blocks
+ahead. Each sample has the random numbers of seed 0 and epoch 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dataporter.cores import usable_cores
+from dataporter.engine.worker_options import can_start_workers
+from dataporter.errors import LeftOutError, PredicateError, PredicateWarning, ShardCacheError
+from dataporter.law import Order
+from dataporter.law.explanation import counted
+from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.user_warnings import warn_user
+from dataporter.views.bitmap import Bitmap, packed, size_of
+from dataporter.views.parts import Asked, order_of, read
+from dataporter.views.verdicts import Partial, Place, read_verdicts, write_verdicts
+
+_MOST = 512  # samples in a batch
+_BATCHES = 16  # at least, for each worker
+_EVERY = 10.0  # seconds between lines in the log
+
+_log = logging.getLogger("dataporter")
+
+Predicate = Callable[[Any], Any]
+
+
+class Judged:
+    """The verdicts of a predicate on the samples of a dataset, by index."""
+
+    def __init__(self, data: Any, predicate: Predicate, name: str) -> None:
+        self._data = data
+        self._predicate = predicate
+        self._name = name
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> bool:
+        try:
+            sample = self._data[index]
+        except LeftOutError:
+            return False
+        return self.passes(index, sample)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[bool]:
+        """Judge many samples, which are read at once if the dataset can."""
+        try:
+            samples = read(self._data, indices)
+        except LeftOutError:
+            samples = None
+        if not isinstance(samples, list) or len(samples) != len(indices):  # no list of samples
+            return [self[index] for index in indices]
+        return [self.passes(*each) for each in zip(indices, samples, strict=True)]
+
+    def passes(self, index: int, sample: Any) -> bool:
+        """Evaluate the predicate for a sample."""
+        try:
+            verdict = self._predicate(sample)
+            if isinstance(verdict, bool | np.bool_):
+                return bool(verdict)
+            if isinstance(verdict, np.ndarray | torch.Tensor) and _is_one_bool(verdict):
+                return bool(verdict)
+        except Exception as error:
+            msg = (
+                f"the predicate {self._name!r} raised an error for sample {index}: {error!r:.200}. "
+                "Correct the predicate or the data. Samples that were evaluated before are kept."
+            )
+            raise PredicateError(msg) from error
+        msg = (
+            f"the predicate {self._name!r} must return True or False, found "
+            f"{type(verdict).__name__} {verdict!r:.80} for sample {index}. Compare, or use bool()."
+        )
+        raise PredicateError(msg)
+
+    def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
+        """Return the order of the data, which knows how its storage is read best."""
+        asked = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
+        return order_of(self._data, len(self), asked, seed)
+
+
+def _is_one_bool(verdict: Any) -> bool:
+    return verdict.dtype in (np.bool_, torch.bool) and verdict.shape in ((), (1,))
+
+
+def kept_samples(
+    data: Any, predicate: Predicate, name: str, *, place: Place | None, workers: int | None
+) -> Bitmap:
+    """Return a bit for each sample that passes; read from files, or evaluated.
+
+    Of several processes that ask, one evaluates. Without a place the verdicts are kept nowhere.
+    """
+    judged = Judged(data, predicate, name)
+    bits = np.zeros(size_of(len(judged)), np.uint8)
+    if place is None:
+        for first, verdicts in _evaluated(judged, name, predicate, workers, 0):
+            bits[first : first + len(verdicts)] = verdicts
+        return Bitmap(bits, len(judged))
+    found = read_verdicts(place, len(judged))
+    if found is not None:
+        return found
+    with _keeping(place):
+        partial = Partial(place, name)
+    with closing(partial):
+        found = read_verdicts(place, len(judged))  # another process may have evaluated it
+        if found is None:
+            _warn_of_others(place, name)
+            with _keeping(place):
+                known = partial.read(bits)
+            for first, verdicts in _evaluated(judged, name, predicate, workers, known):
+                bits[first : first + len(verdicts)] = verdicts
+                with _keeping(place):
+                    partial.add(first, verdicts.tobytes())
+            found = Bitmap(bits, len(judged))
+            with _keeping(place):
+                write_verdicts(place, found, name)
+        partial.finish()
+    return found
+
+
+def _evaluated(
+    judged: Judged, name: str, predicate: Predicate, workers: int | None, known: int
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield pieces of the bitmap, each with its first byte, after those that are known."""
+    length = len(judged)
+    if workers is None:
+        workers = usable_cores() if can_start_workers() else 0
+    left = length - 8 * known
+    size = min(left // (_BATCHES * max(workers, 1)) // 8 * 8, _MOST) or 8
+    workers = min(workers, -(-left // size))
+    loader: Any = ResumableDataLoader(
+        judged,
+        batch_size=size,
+        num_workers=workers,
+        collate_fn=_packed_verdicts,
+        multiprocessing_context=_context(predicate) if workers else None,
+        strategy="simple",  # this process evaluates all of it
+        seed=0,
+    )
+    loader.seek(0, min(8 * known, length))
+    told = time.monotonic()
+    for verdicts in loader:
+        yield known, verdicts
+        known += len(verdicts)
+        if time.monotonic() - told >= _EVERY:
+            told = time.monotonic()
+            done = min(8 * known, length)
+            _log.info("evaluated %r for %s of %s samples", name, f"{done:,}", f"{length:,}")
+
+
+def _packed_verdicts(verdicts: list[bool]) -> NDArray[np.uint8]:
+    return packed(np.array(verdicts, dtype=np.bool_))
+
+
+def _context(predicate: Predicate) -> str | None:
+    """Fork workers for a predicate that cannot be sent to others, such as a lambda."""
+    try:
+        pickle.dumps(predicate)
+    except Exception:  # noqa: BLE001  whatever its class does
+        return "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+    return None
+
+
+def _warn_of_others(place: Place, name: str) -> None:
+    others = place.others()
+    if not others:
+        return
+    known = ", ".join(
+        f"code {each.get('code')}, Python {each.get('python')}, which keeps "
+        f"{each.get('kept', 0):,} of {counted(each.get('samples', 0), 'sample')}"
+        for each in others
+    )
+    msg = (
+        f"Another predicate was evaluated over this data under the name {name!r} ({known}). The "
+        f"one of now (code {place.code}) is evaluated anew, and a state of the other one is "
+        "refused unless both keep the same samples. Give different predicates different names."
+    )
+    warn_user(msg, PredicateWarning)
+
+
+@contextmanager
+def _keeping(place: Place) -> Iterator[None]:
+    """Name the folder if it cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        msg = (
+            f"verdicts could not be written to {place.folder} ({error.strerror or error}). Free "
+            "some space, make the folder writable, or name another one by folder=."
+        )
+        raise ShardCacheError(error.errno, msg) from error
