@@ -109,7 +109,7 @@ class TracksOrder(Order):
 
     def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the track of each position: ranks that share a node share blocks."""
-        return _tape(self, epoch).tracks_of(positions)[0] / self.tracks
+        return _tape(self, epoch).tracks.of(positions)[0] / self.tracks
 
     def uses(self, epoch: int) -> Uses:
         """Return the stretches in which blocks are read, in the order of their first positions."""
@@ -133,6 +133,38 @@ class BlockAfterBlock(SequentialOrder):
         return Uses(blocks, ends - self.rows[blocks], ends - 1)
 
 
+class Tracks:
+    """`length` places in a row, cut into `count` equal tracks that are read side by side."""
+
+    def __init__(self, length: int, count: int, key: int) -> None:
+        self._count, self._key = count, key
+        self._groups, longer = divmod(length, count)  # whole groups; tracks with one more
+        numbers = np.arange(count + 1, dtype=np.int64)
+        self.starts = numbers * self._groups + numbers * longer // count
+        self._longer = np.flatnonzero(np.diff(self.starts) > self._groups)
+        self._reversed = _bit_reversals(count)
+
+    def of(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the track and the group of each position."""
+        group = positions // self._count
+        member = positions - group * self._count
+        scrambled = member.astype(np.uint32)
+        scrambled += mix(self._key, group).astype(np.uint32)
+        for factor in _SCRAMBLE:
+            scrambled ^= scrambled * factor
+        scrambled &= np.uint32(self._count - 1)
+        track = self._reversed[scrambled]
+        in_last = np.flatnonzero(group == self._groups)  # the short group at the end
+        if in_last.size:
+            track[in_last] = self._longer[member[in_last]]
+        return track, group
+
+    def places(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the place in the row that each position reads."""
+        track, group = self.of(positions)
+        return self.starts[track] + group
+
+
 class _Tape:
     """The blocks of one epoch, laid end to end, and the tracks that it is cut into."""
 
@@ -146,13 +178,8 @@ class _Tape:
         self._edges = np.zeros(count + 1, dtype=np.int64)  # where blocks begin on the tape
         np.cumsum(rows[self.blocks], out=self._edges[1:])
         self.length = int(self._edges[-1])
-        self._tracks = tracks
-        self._groups, longer = divmod(self.length, tracks)  # whole groups; tracks with one more
-        numbers = np.arange(tracks + 1, dtype=np.int64)
-        self._starts = numbers * self._groups + numbers * longer // tracks
-        self._longer = np.flatnonzero(np.diff(self._starts) > self._groups)
-        self._reversed = _bit_reversals(tracks)
-        self._group_key = key_as_int("groups", seed, epoch)
+        self._count = tracks
+        self.tracks = Tracks(self.length, tracks, key_as_int("groups", seed, epoch))
         self._row_key = key_as_int("rows", seed, epoch)
         # The first block that ends after the start of each bucket, to look blocks up from there.
         per_bucket = max(self.length // (_BUCKETS_PER_BLOCK * count), 1) if count else 1
@@ -162,30 +189,13 @@ class _Tape:
         self._buckets = np.cumsum(np.bincount(ends, minlength=buckets)).astype(np.int32)
 
     def indices(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        track, group = self.tracks_of(positions)
-        at = self._starts[track]
-        at += group
+        at = self.tracks.places(positions)
         place = self._places(at)
         start = self._edges[place]
         at -= start
         rows = self._rows(place, at, self._edges[place + 1] - start)
         rows += self._first[place]
         return rows
-
-    def tracks_of(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Return the track and the group of each position."""
-        group = positions // self._tracks
-        member = positions - group * self._tracks
-        scrambled = member.astype(np.uint32)
-        scrambled += mix(self._group_key, group).astype(np.uint32)
-        for factor in _SCRAMBLE:
-            scrambled ^= scrambled * factor
-        scrambled &= np.uint32(self._tracks - 1)
-        track = self._reversed[scrambled]
-        in_last = np.flatnonzero(group == self._groups)  # the short group at the end
-        if in_last.size:
-            track[in_last] = self._longer[member[in_last]]
-        return track, group
 
     def _places(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of the block, on the tape, that holds each row of it."""
@@ -222,13 +232,14 @@ class _Tape:
 
     def uses(self) -> Uses:
         # Cut the tape where a block or a track begins: each piece is one stretch of one block.
-        cuts = np.union1d(self._edges[:-1], self._starts[:-1])
+        starts = self.tracks.starts
+        cuts = np.union1d(self._edges[:-1], starts[:-1])
         cuts = cuts[cuts < self.length]
-        track = np.searchsorted(self._starts, cuts, side="right") - 1
+        track = np.searchsorted(starts, cuts, side="right") - 1
         place = np.searchsorted(self._edges, cuts, side="right") - 1
         ends = np.append(cuts[1:], self.length)
-        first = (cuts - self._starts[track]) * self._tracks
-        last = (ends - self._starts[track]) * self._tracks - 1
+        first = (cuts - starts[track]) * self._count
+        last = (ends - starts[track]) * self._count - 1
         by_first = np.argsort(first, kind="stable")
         last = np.minimum(last, self.length - 1)
         return Uses(self.blocks[place][by_first], first[by_first], last[by_first])
