@@ -3,5 +3,6 @@
 from dataporter.views.filtered import where
 from dataporter.views.length_batches import LengthBatches
 from dataporter.views.mixture import Mixture
+from dataporter.views.packed import Packed, collate_packed, packed
 
-__all__ = ["LengthBatches", "Mixture", "where"]
+__all__ = ["LengthBatches", "Mixture", "Packed", "collate_packed", "packed", "where"]

@@ -1,0 +1,171 @@
+"""The order of packed windows: from the start to the end of a tape, or in tracks."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.law import Order, Plan
+from dataporter.law.keys import key_as_int
+from dataporter.shards.tracks import Tracks, Uses
+from dataporter.views.tape import AS_STORED, Tape
+from dataporter.views.windows import key_of, tape_of_blocks
+
+_NAME = "windows-1"  # the number rises if the order ever changes
+_AS_STORED = f"{_NAME}, as stored"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowOrder(Order):
+    """Each window of an epoch once.
+
+    With one track, the windows of an epoch come in the order of the tape. With several, the tape is
+    cut into tracks that are read side by side, so that neighbouring positions lie in other blocks.
+
+    >>> order = WindowOrder(np.array([30, 20]), 10, 5, tracks=2, shuffles=True)
+    >>> sorted((order.indices(0, np.arange(5)) % 5).tolist())
+    [0, 1, 2, 3, 4]
+    """
+
+    tokens: NDArray[np.integer]  # of each block
+    window: int  # tokens
+    length: int
+    tracks: int
+    shuffles: bool
+    seed: int = 0
+    rows: NDArray[np.int64] | None = None  # first rows of blocks; None if a block is a row
+    of: Order | None = field(default=None, repr=False)  # whose data has to be fetched
+    id: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        name = f"{_NAME}, {self.tracks} side by side" if self.shuffles else _AS_STORED
+        object.__setattr__(self, "id", name)
+
+    def with_seed(self, seed: int) -> WindowOrder:
+        return replace(self, seed=seed)
+
+    def resumed(self, saved_id: str) -> WindowOrder:
+        """Take over the number of tracks of a saved run."""
+        saved = re.fullmatch(rf"{_NAME}, (\d{{1,8}}) side by side", saved_id)
+        tracks = int(saved[1]) if saved else 0
+        is_power = tracks > 0 and tracks & (tracks - 1) == 0
+        return replace(self, tracks=tracks) if is_power and self.shuffles else self
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        if not self.shuffles:
+            return positions
+        windows = positions if self.tracks == 1 else _tracks(self, epoch).places(positions)
+        return windows + _key(self, epoch) * self.length
+
+    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return the track of each position: ranks that share a node share blocks."""
+        return None if self.tracks == 1 else _tracks(self, epoch).of(positions)[0] / self.tracks
+
+    def announce(
+        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
+    ) -> None:
+        if self.of is not None:
+            told = RowsOfWindows(reader or self.bare(), self.bare())
+            self.of.announce(epoch, start, stop, plan, told)
+
+    def bare(self) -> WindowOrder:
+        return replace(self, of=None)
+
+    def uses(self, epoch: int) -> Uses | None:
+        """Return the stretches in which blocks are read; None if any may be next."""
+        if self.rows is None:
+            return None
+        tape = self.tape(_key(self, epoch))
+        starts = _tracks(self, epoch).starts
+        filled = np.flatnonzero((np.diff(tape.edges) > 0) & (tape.edges[:-1] < self._read))
+        first = tape.edges[filled] // self.window  # windows, of each block
+        last = np.minimum((tape.edges[filled + 1] - 1) // self.window, self.length - 1)
+        # A block that lies in several tracks is read in as many stretches.
+        track = np.searchsorted(starts, first, side="right") - 1
+        count = np.searchsorted(starts, last, side="right") - track
+        own = np.repeat(np.arange(len(filled)), count)
+        track = np.arange(len(own)) - np.repeat(np.cumsum(count) - count, count) + track[own]
+        begin = (np.maximum(first[own], starts[track]) - starts[track]) * self.tracks
+        end = (np.minimum(last[own], starts[track + 1] - 1) - starts[track] + 1) * self.tracks - 1
+        by_first = np.argsort(begin, kind="stable")
+        blocks = tape.numbers[filled][own]
+        return Uses(blocks[by_first], begin[by_first], np.minimum(end, self.length - 1)[by_first])
+
+    @property
+    def _read(self) -> int:
+        """The tokens that are read in an epoch, and padding."""
+        return self.length * self.window
+
+    def tape(self, key: int) -> Tape:
+        """Return the tape of blocks that a key chooses."""
+        return _tape(self, key)
+
+    def rows_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return a row of the block in which each window ends; -1 stays -1.
+
+        The block in which it begins is read by the window before it, unless it is the first one
+        of a track.
+        """
+        keys, windows = np.divmod(indices, self.length)
+        rows = np.full(len(indices), -1, dtype=np.int64)
+        for key in np.unique(keys[indices >= 0]).tolist():
+            there = keys == key
+            tape = self.tape(key)
+            last = np.minimum((windows[there] + 1) * self.window, tape.edges[-1]) - 1
+            blocks = tape.numbers[np.searchsorted(tape.edges, last, side="right") - 1]
+            rows[there] = blocks if self.rows is None else self.rows[blocks]
+        return rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsOfWindows(Order):
+    """The rows of the data that are read at the positions of `order`, which reads packed windows.
+
+    A window is told as one row of the block that it ends in.
+    """
+
+    order: Order
+    windows: WindowOrder
+    length: int = field(init=False)
+    seed: int = field(init=False)
+    id: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("length", "seed", "id"):
+            object.__setattr__(self, name, getattr(self.order, name))
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.windows.rows_of(self.order.indices(epoch, positions))
+
+    def with_seed(self, seed: int) -> RowsOfWindows:
+        return RowsOfWindows(self.order.with_seed(seed), self.windows)
+
+    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        return self.order.deal(epoch, positions)
+
+    def uses(self, epoch: int) -> Any:
+        """Return the stretches in which blocks are read; None if the order does not tell."""
+        uses = getattr(self.order, "uses", None)
+        return None if uses is None else uses(epoch)
+
+
+def _key(order: WindowOrder, epoch: int) -> int:
+    return _key_of(order.seed, epoch) if order.shuffles else AS_STORED
+
+
+_key_of = functools.lru_cache(maxsize=64)(key_of)
+
+
+@functools.lru_cache(maxsize=8)
+def _tracks(order: WindowOrder, epoch: int) -> Tracks:
+    return Tracks(order.length, order.tracks, key_as_int("windows", order.seed, epoch))
+
+
+@functools.lru_cache(maxsize=4)
+def _tape(order: WindowOrder, key: int) -> Tape:
+    return tape_of_blocks(order.tokens, key)

@@ -1,0 +1,122 @@
+"""Windows of equal length over the tokens of an epoch's documents, laid end to end.
+
+An epoch has a tape of blocks, and a block one of documents. A window is a stretch of that tape. Its
+index says all that is needed to cut it: the number of the window, and a key that chooses the orders
+of blocks and documents, another one in each epoch of a seed::
+
+    index = key * windows + window         key 0: blocks and documents as they are stored
+
+So any process cuts any window from its index and the lengths of the documents.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.law import Permutation
+from dataporter.law.keys import key_as_int
+from dataporter.views.tape import AS_STORED, Piece, Tape
+
+# Orders of an epoch to choose from. All epochs of a run have different ones, up to so many.
+KEYS = (1 << 20) - 1
+# Documents of blocks that were read lately, whose places are kept; they take 16 bytes each.
+_KEPT = 1 << 22
+
+
+def key_of(seed: int, epoch: int) -> int:
+    """Return the key of the orders in an epoch, from 1 to KEYS.
+
+    >>> len({key_of(7, epoch) for epoch in range(1000)})
+    1000
+    """
+    number = np.array([epoch % KEYS], dtype=np.int64)
+    return int(Permutation(KEYS, key_as_int("packed", seed), 0)(number)[0]) + 1
+
+
+def tape_of_blocks(tokens: NDArray[np.integer], key: int) -> Tape:
+    """Lay blocks of so many tokens end to end."""
+    return Tape(tokens, key if key == AS_STORED else key_as_int("blocks of tokens", key))
+
+
+class Windows:
+    """The windows of documents with these lengths.
+
+    `bounds` are the first documents of the blocks, and the number of all; None if each document is
+    a block. With `pads`, the rest at the end of an epoch is a window too.
+
+    >>> windows = Windows(np.array([3, 0, 4], np.int32), None, length=5, pads=True)
+    >>> windows.pieces(0), windows.pieces(1)
+    ([(0, 0, 3), (2, 0, 2)], [(2, 2, 4)])
+    """
+
+    def __init__(
+        self,
+        lengths: NDArray[np.int32],
+        bounds: NDArray[np.int64] | None,
+        *,
+        length: int,
+        pads: bool,
+    ) -> None:
+        self._lengths, self.bounds = lengths, bounds
+        self.length = length
+        self._pads = pads
+        self.tokens = lengths if bounds is None else sums(lengths, bounds)  # of each block
+        self.total = int(self.tokens.sum(dtype=np.int64))
+        self.count = -(-self.total // length) if pads else self.total // length
+        self._prepare()
+
+    def _prepare(self) -> None:
+        per_block = max(len(self._lengths) // max(len(self.tokens), 1), 1)
+        blocks = min(max(_KEPT // per_block, 16), 4096)
+        self._tape = functools.lru_cache(maxsize=2)(self._make_tape)
+        self._documents = functools.lru_cache(maxsize=blocks)(self._make_documents)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tape": None, "_documents": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    @property
+    def space(self) -> int:
+        """The number that all indices are below."""
+        return self.count * (KEYS + 1)
+
+    def pieces(self, index: int) -> list[Piece]:
+        """Return the documents of which a window consists, and their tokens."""
+        key, number = divmod(index, self.count)
+        start = number * self.length
+        blocks = self._tape(key).cut(start, min(start + self.length, self.total))
+        if self.bounds is None:
+            return blocks
+        found: list[Piece] = []
+        for block, begin, end in blocks:
+            first = int(self.bounds[block])
+            found += [
+                (first + document, start, stop)
+                for document, start, stop in self._documents(key, block).cut(begin, end)
+            ]
+        return found
+
+    def _make_tape(self, key: int) -> Tape:
+        return tape_of_blocks(self.tokens, key)
+
+    def _make_documents(self, key: int, block: int) -> Tape:
+        """Lay the documents of a block end to end."""
+        bounds: Any = self.bounds
+        lengths = self._lengths[bounds[block] : bounds[block + 1]]
+        return Tape(lengths, key if key == AS_STORED else key_as_int("documents", key, block))
+
+
+def sums(lengths: NDArray[np.int32], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add up the lengths between bounds; shape (bounds - 1,)."""
+    found = np.zeros(len(bounds) - 1, dtype=np.int64)
+    filled = np.flatnonzero(np.diff(bounds))
+    if filled.size:
+        found[filled] = np.add.reduceat(lengths, bounds[filled], dtype=np.int64)
+    return found
