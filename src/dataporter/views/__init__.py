@@ -3,6 +3,6 @@
 from dataporter.views.filtered import where
 from dataporter.views.length_batches import LengthBatches
 from dataporter.views.mixture import Mixture
-from dataporter.views.packed import Packed, collate_packed, packed
+from dataporter.views.packing import Packed, collate_packed, packed
 
 __all__ = ["LengthBatches", "Mixture", "Packed", "collate_packed", "packed", "where"]

@@ -98,7 +98,7 @@ class Counted(NamedTuple):
         remaining = len(self.data) - start
         if num_workers is None:
             num_workers = 0 if remaining < _FEW else min(usable_cores(), _MOST_WORKERS)
-        loader: ResumableDataLoader[Any] = ResumableDataLoader(
+        loader = _Loader(
             _Numbers(self.data, self.number_of),
             batch_size=_BATCH,
             shuffle=False,
@@ -148,6 +148,10 @@ def places_of(data: Any, folder: Path | None) -> list[Path]:
     own = user_folder()
     places = [index.parent] if isinstance(index, Path) else []
     return places if own is None else [*places, own / "counted"]
+
+
+class _Loader(ResumableDataLoader[Any]):
+    """A loader of its own kind: tools that change the options of users' loaders leave it alone."""
 
 
 class _Numbers:

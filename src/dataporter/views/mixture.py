@@ -13,7 +13,7 @@ from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law.explanation import counted
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.mixture_order import MixtureOrder, Part, seeded
-from dataporter.views.parts import Asked, order_of, read
+from dataporter.views.parts import Asked, index_space, order_of, read
 from dataporter.views.segments import Segment
 from dataporter.views.shares import as_integers
 
@@ -62,7 +62,8 @@ class Mixture:
     ) -> None:
         self._datasets, weights = _checked_parts(parts)
         self._lengths = {name: _length(name, data) for name, data in self._datasets.items()}
-        self._ends = np.cumsum(list(self._lengths.values()))
+        self._spaces = {name: index_space(data) for name, data in self._datasets.items()}
+        self._ends = np.cumsum(list(self._spaces.values()))
         self._schedule = _checked_schedule(schedule, weights, set(self._datasets))
         if epoch not in _EPOCHS and (isinstance(epoch, bool) or not isinstance(epoch, int)):
             msg = f"epoch must be 'longest', 'shortest', 'all' or a number, found {epoch!r}."
@@ -88,13 +89,18 @@ class Mixture:
 
     def __len__(self) -> int:
         """Count the samples of all parts. An epoch may have more or fewer: see `epoch`."""
+        return sum(self._lengths.values())
+
+    @property
+    def index_space(self) -> int:
+        """The number that all indices are below."""
         return int(self._ends[-1])
 
     def __getitem__(self, index: int) -> Any:
-        if not -len(self) <= index < len(self):
+        if not -self.index_space <= index < self.index_space:
             msg = f"the index {index} is out of range: the mixture has {len(self):,} samples."
             raise IndexError(msg)
-        (sample,) = self.__getitems__([index % len(self)])
+        (sample,) = self.__getitems__([index % self.index_space])
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -105,7 +111,7 @@ class Mixture:
         for number in np.unique(parts).tolist():
             name = list(self._datasets)[number]
             there = np.flatnonzero(parts == number)
-            first = int(self._ends[number]) - self._lengths[name]
+            first = int(self._ends[number]) - self._spaces[name]
             samples = read(self._datasets[name], (numbers[there] - first).tolist())
             for at, sample in zip(there.tolist(), samples, strict=True):
                 found[at] = sample if self._name_as is None else self._named(sample, name)
@@ -137,7 +143,7 @@ class Mixture:
         parts = {
             name: Part(
                 order_of(data, self._lengths[name], given),
-                self._lengths[name],
+                self._spaces[name],
                 dataset_fingerprint(data),
             )
             for name, data in self._datasets.items()

@@ -26,7 +26,7 @@ class Part(NamedTuple):
     """One part of a mixture."""
 
     order: Order
-    samples: int  # of its dataset
+    samples: int  # indices of its dataset
     fingerprint: str | None = None
 
 

@@ -28,3 +28,11 @@ def read(data: Any, indices: Sequence[int]) -> Sequence[Any]:
     """Read samples of a dataset, at once if it can."""
     getitems = getitems_of(data)
     return [data[index] for index in indices] if getitems is None else getitems(indices)
+
+
+def index_space(data: Any) -> int:
+    """Return the number that all indices of a dataset are below.
+
+    That is its length, unless its order has further indices for samples that no plain index has.
+    """
+    return int(getattr(data, "index_space", len(data)))

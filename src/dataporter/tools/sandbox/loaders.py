@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from dataporter.errors import FactoryError
 from dataporter.resumable_dataloader import ResumableDataLoader
 
+_OWN = "dataporter.views."  # views have loaders of their own, to look at data once
 _WITHOUT_WORKERS = {"persistent_workers": False, "multiprocessing_context": None}
 
 
@@ -33,6 +34,9 @@ def make_loader(
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if type(self).__module__.startswith(_OWN):
+            original(self, *args, **kwargs)
+            return
         try:
             bound = signature.bind(self, *args, **kwargs)
         except TypeError:
