@@ -16,6 +16,9 @@ from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.schemas import check_schemas, columns_of, drift_in_words
 from dataporter.tools.profile.units import size
+from dataporter.views.counted import places_of
+from dataporter.views.packing import count_of
+from dataporter.views.token_ids import TokenIds
 
 Row = tuple[str, str]
 
@@ -30,6 +33,14 @@ class Spread(NamedTuple):
     least: int
     median: int
     most: int
+
+
+class Lengths(NamedTuple):
+    """The token ids in a column."""
+
+    column: str
+    tokens: int
+    each: Spread | None  # None: there is no row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +61,7 @@ class IndexFigures:
     index: str  # its file
     warnings: tuple[str, ...]
     problem: str | None  # the reason why the selected columns cannot be read
+    lengths: Lengths | None = None  # if they were asked for
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as builtins, for JSON."""
@@ -57,7 +69,11 @@ class IndexFigures:
             name: None if (spread := getattr(self, name)) is None else spread._asdict()
             for name in ("rows_per_block", "bytes_per_block")
         }
-        return asdict(self) | spreads | {"warnings": list(self.warnings)}
+        lengths = None
+        if self.lengths is not None:
+            each = self.lengths.each
+            lengths = self.lengths._asdict() | {"each": None if each is None else each._asdict()}
+        return asdict(self) | spreads | {"warnings": list(self.warnings), "lengths": lengths}
 
     def as_rows(self) -> list[Row]:
         """Headings, and the figures under each."""
@@ -69,6 +85,7 @@ class IndexFigures:
             ("bytes", bytes_),
             ("rows", f"{self.rows:,}"),
             ("blocks", _blocks(self)),
+            ("tokens", _tokens(self.lengths)),
             ("schema", ", ".join(f"{name}: {type_}" for name, type_ in _columns(self.schema))),
             ("fingerprint", self.fingerprint),
         ]
@@ -104,6 +121,21 @@ def figures_of(opened: Opened, format: Format) -> IndexFigures:  # noqa: A002  t
     )
 
 
+def lengths_of(data: Any, column: str) -> Lengths:
+    """Count the tokens of a dataset in files, unless they are counted already."""
+    found = count_of(data, TokenIds(column)).open(places_of(data, None))
+    return Lengths(column, int(found.sum(dtype=np.int64)), _spread(found))
+
+
+def _tokens(lengths: Lengths | None) -> str:
+    if lengths is None:
+        return ""
+    total = f"{lengths.tokens:,} in {lengths.column!r}"
+    if lengths.each is None:
+        return total
+    return f"{total}, of each row {lengths.each.median:,} (median), at most {lengths.each.most:,}"
+
+
 def _problem(index: Index, format: Format) -> str | None:  # noqa: A002  the word of that room
     try:
         check_schemas(index, format)
@@ -112,7 +144,7 @@ def _problem(index: Index, format: Format) -> str | None:  # noqa: A002  the wor
     return None
 
 
-def _spread(values: NDArray[np.int64]) -> Spread | None:
+def _spread(values: NDArray[np.integer]) -> Spread | None:
     if not len(values):
         return None
     return Spread(int(values.min()), int(np.median(values)), int(values.max()))

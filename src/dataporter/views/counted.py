@@ -114,8 +114,13 @@ class Counted(NamedTuple):
     def _count_into(self, file: Any, path: Path, num_workers: int | None) -> None:
         done = os.fstat(file.fileno()).st_size // 4
         file.truncate(4 * done)
-        for numbers in self.evaluate(done, num_workers):
-            file.write(numbers.tobytes())
+        try:
+            for numbers in self.evaluate(done, num_workers):
+                file.write(numbers.tobytes())
+        except BaseException:
+            if os.fstat(file.fileno()).st_size == 0:  # nothing to go on from
+                _part(path).unlink(missing_ok=True)
+            raise
         os.fsync(file.fileno())
         _part(path).replace(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,10 @@ def index(
     folder: Annotated[
         Path | None, typer.Option(help="Folder for the index. Default: beside the data.")
     ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Count the token ids in a column, to pack it later."),
+    ] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Scan all files again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -44,6 +49,8 @@ def index(
     """
     with shards_extra():
         figures = _figures(paths, columns, format_name, dtype, window, folder, rebuild, not as_json)
+        if lengths is not None and figures.problem is None:
+            figures = _with_lengths(figures, paths, lengths, format_name, folder)
     if as_json:
         typer.echo(json.dumps(figures.as_dict(), indent=2))
     else:
@@ -79,6 +86,20 @@ def _figures(
         )
     )
     return figures_of(opened, reads)
+
+
+def _with_lengths(
+    figures: IndexFigures,
+    paths: list[str],
+    column: str,
+    format_name: str | None,
+    folder: Path | None,
+) -> IndexFigures:
+    from dataporter.shards import ShardedDataset  # noqa: PLC0415  likewise
+    from dataporter.tools.index import lengths_of  # noqa: PLC0415
+
+    data = ShardedDataset(paths, columns=[column], format=format_name, index=folder)
+    return replace(figures, lengths=lengths_of(data, column))
 
 
 def _show(figures: IndexFigures) -> None:
