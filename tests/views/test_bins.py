@@ -16,7 +16,7 @@ document_lengths = st.lists(st.integers(0, 40), max_size=60)
 def all_bins(lengths, length, cuts=()):
     bounds = np.array([0, *sorted(min(cut, len(lengths)) for cut in cuts), len(lengths)])
     bins = best_fit(np.array(lengths, dtype=np.int32), bounds, length)
-    return bins, [bins.pieces(number) for number in range(bins.count)]
+    return bins, bins.pieces(np.arange(bins.count)).each()
 
 
 @given(lengths=document_lengths, length=st.integers(1, 30), cuts=st.lists(st.integers(0, 60)))

@@ -171,7 +171,7 @@ def test_many_documents_without_blocks_are_read_in_tracks(monkeypatch):
 def test_samples_have_the_dtype_of_the_tokens_and_are_padded_at_the_end():
     view = packed([np.array([1, 2, 3], np.uint16), np.array([4, 5], np.uint16)], 3, pad_id=9)
     assert [each["tokens"].tolist() for each in view] == [[1, 2, 3], [4, 5, 9]]
-    assert view[0]["tokens"].dtype == np.uint16
+    assert view[0]["tokens"].dtype == torch.uint16
     assert view[-1]["tokens"].tolist() == [4, 5, 9]
     with pytest.raises(IndexError, match="out of range"):
         view[-3]

@@ -35,7 +35,7 @@ def model(lengths, bounds, key):
     return [
         (int(bounds[block]) + number, token)
         for block in blocks
-        for number in windows._documents(key, block).numbers.tolist()
+        for number in windows._make_documents(key, block)[0].numbers.tolist()
         for token in range(lengths[bounds[block] + number])
     ]
 
@@ -45,7 +45,8 @@ def test_windows_are_what_a_tape_of_all_tokens_is_cut_into(given, key, pads):
     lengths, bounds, length = given
     windows = Windows(lengths, bounds, length=length, pads=pads)
     tape = model(lengths, bounds, key)
-    found = [tokens_of(windows.pieces(key * windows.count + w)) for w in range(windows.count)]
+    indices = key * windows.count + np.arange(windows.count)
+    found = list(map(tokens_of, windows.pieces(indices).each()))
     expected = [tape[a : a + length] for a in range(0, len(tape), length)]
     assert found == [each for each in expected if pads or len(each) == length]
     assert sorted(tape) == [(d, t) for d, n in enumerate(lengths) for t in range(n)]
@@ -108,7 +109,12 @@ def test_uses_of_blocks_cover_all_that_is_read(given, tracks, epoch):
     uses = order.uses(epoch)
     read = set()
     for position, index in enumerate(order.indices(epoch, np.arange(order.length)).tolist()):
-        blocks = np.searchsorted(bounds, [d for d, _, _ in windows.pieces(index)], "right") - 1
+        blocks = (
+            np.searchsorted(
+                bounds, [d for d, _, _ in windows.pieces(np.array([index])).each()[0]], "right"
+            )
+            - 1
+        )
         for block in set(blocks.tolist()):
             there = uses.blocks == block
             assert np.any((uses.first[there] <= position) & (position <= uses.last[there]))
@@ -125,7 +131,7 @@ def test_the_rows_that_are_told_are_in_the_blocks_that_windows_end_in():
     indices = order.indices(2, np.arange(order.length))
     rows = told.indices(2, np.arange(order.length))
     for index, row in zip(indices.tolist(), rows.tolist(), strict=True):
-        last = windows.pieces(index)[-1][0]
+        last = windows.pieces(np.array([index])).numbers[-1]
         assert np.searchsorted(bounds, row, "right") == np.searchsorted(bounds, last, "right")
     assert set(rows.tolist()) == set(bounds[:-1].tolist())
     assert order.rows_of(np.array([-1, indices[0], -1])).tolist() == [-1, rows[0], -1]

@@ -148,6 +148,14 @@ class ShardedDataset:
         samples = self._reader.samples(numbers.astype(np.int64, copy=False))
         return samples if self.transform is None else [self.transform(each) for each in samples]
 
+    def flat_lists(self, block: int, column: str) -> Any:
+        """Return a column of lists of numbers in a block as it lies in the file.
+
+        That is a tuple of the lists' offsets and all numbers; None if the column has other values,
+        or the format keeps them otherwise. Copy what is to be kept.
+        """
+        return None if self.transform is not None else self._reader.flat_lists(block, column)
+
     def __repr__(self) -> str:
         return (
             f"ShardedDataset({counted(len(self), 'sample')} in "

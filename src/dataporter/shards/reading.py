@@ -77,6 +77,12 @@ class Reader:
             raise
         return samples
 
+    def flat_lists(self, block: int, column: str) -> Any:
+        """Return a column of lists of numbers in a block; None if its format has no such column."""
+        rows = self._blocks.get(block) or self._open(block)
+        flat_lists = getattr(rows, "flat_lists", None)
+        return None if flat_lists is None else flat_lists(column)
+
     def _open(self, number: int) -> Rows:
         block, schema = self._index.block(number), self._index.schema(number)
         if self._index.is_local and self._format.is_mapped(schema):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.views.tape import Piece
+from dataporter.views.tape import Pieces, ragged
 
 # Neighbouring blocks are packed together until they have so many documents, and so many bins of
 # tokens: with fewer, the last bins of each run would leave much room.
@@ -41,12 +41,15 @@ class Bins:
         """The number that all indices are below: a bin is the same in every epoch."""
         return self.count
 
-    def pieces(self, index: int) -> list[Piece]:
-        """Return the documents of a bin."""
-        parts = slice(int(self.ends[index - 1]) if index else 0, int(self.ends[index]))
+    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+        """Return the documents of bins, and which of their tokens."""
+        ends = self.ends[indices]
+        first = np.where(indices > 0, self.ends[indices - 1], 0)
+        counts = ends - first
+        parts = ragged(first, counts)
         documents, starts = self.documents[parts], self.starts[parts]
         stops = np.minimum(starts + self.length, self.lengths[documents])
-        return list(zip(documents.tolist(), starts.tolist(), stops.tolist(), strict=True))
+        return Pieces(documents, starts, stops, counts)
 
     def per_block(self, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the bins that begin with a document of each block.
@@ -64,7 +67,7 @@ def best_fit(lengths: NDArray[np.int32], bounds: NDArray[np.int64], length: int)
     the number of all.
 
     >>> bins = best_fit(np.array([3, 9, 2, 4], np.int32), np.array([0, 4]), 5)
-    >>> [bins.pieces(number) for number in range(bins.count)]
+    >>> bins.pieces(np.arange(bins.count)).each()
     [[(0, 0, 3), (2, 0, 2)], [(1, 0, 5)], [(1, 5, 9)], [(3, 0, 4)]]
     """
     packed = [_packed(lengths[a:b], int(a), length) for a, b in _runs(lengths, bounds, length)]

@@ -20,17 +20,17 @@ from dataporter.law.explanation import counted
 from dataporter.shards.tracks import tracks_for
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.bins import Bins, best_fit
+from dataporter.views.boundaries import PADDING, Boundary, boundaries_of, padded
 from dataporter.views.code_names import code_name
 from dataporter.views.counted import MOST, Counted, places_of
 from dataporter.views.mixture import Mixture
 from dataporter.views.parts import read
-from dataporter.views.tape import Piece
+from dataporter.views.tape import Pieces
 from dataporter.views.token_ids import TokenIds
 from dataporter.views.window_order import WindowOrder
 from dataporter.views.windows import Windows
 
 Kind = Literal["windows", "best-fit"]
-Boundary = Literal["position_ids", "loss_mask", "cu_seqlens"]
 
 # Documents of data without blocks that are shuffled one by one. More are shuffled in small groups.
 _SHUFFLED = 1 << 20
@@ -127,8 +127,8 @@ class Layout(Protocol):
         """The number that all indices are below."""
         ...
 
-    def pieces(self, index: int) -> list[Piece]:
-        """Return the documents of a sample, and which of their tokens."""
+    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+        """Return the documents of samples, and which of their tokens."""
         ...
 
 
@@ -162,6 +162,7 @@ class Packed:
                 f"with {self.num_tokens:,} tokens. Choose a shorter length."
             )
             raise OptionError(msg)
+        self._checked: set[int] = set()  # blocks whose lengths are those that were counted
         rows = getattr(data, "block_rows", None)
         self._bounds = None if rows is None else np.append(0, np.cumsum(rows))
         self._layout: Layout
@@ -206,7 +207,7 @@ class Packed:
     def __len__(self) -> int:
         return self._layout.count
 
-    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
+    def __getitem__(self, index: int) -> dict[str, Any]:
         if not -len(self) <= index < self.index_space:
             msg = f"the index {index} is out of range: there are {counted(len(self), 'sample')}."
             raise IndexError(msg)
@@ -215,48 +216,89 @@ class Packed:
     def __iter__(self) -> Any:
         return (self[index] for index in range(len(self)))
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, NDArray[Any]]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Read many samples at once, and each of their documents once."""
-        pieces = [self._layout.pieces(index) for index in indices]
-        documents = list(dict.fromkeys([piece[0] for each in pieces for piece in each]))
-        found = zip(documents, read(self._data, documents), strict=True)
-        tokens = {number: self._tokens(number, sample) for number, sample in found}
-        whole = self._empty(len(pieces), tokens)
-        for row, each in zip(whole, pieces, strict=True):
-            at = 0
-            for document, start, stop in each:
-                end = at + stop - start
-                row[at:end] = tokens[document][start:stop]
-                at = end
-            row[at:] = self._pad_id
+        pieces = padded(self._layout.pieces(np.asarray(indices, dtype=np.int64)), self.length)
+        whole = np.concatenate(self._flat(pieces) or self._read(pieces))
+        tokens = torch.from_numpy(whole).view(-1, self.length).unbind(0)
         if not self._boundaries:
-            return [{"tokens": row} for row in whole]
-        return [
-            {"tokens": row, **_boundaries(each, self.length, self._boundaries)}
-            for row, each in zip(whole, pieces, strict=True)
-        ]
+            return [{"tokens": each} for each in tokens]
+        columns = boundaries_of(pieces, self.length, self._boundaries)
+        columns = {"tokens": tokens, **columns}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _tokens(self, document: int, sample: Any) -> NDArray[Any]:
-        ids = self._ids(document, sample)
+    def _flat(self, pieces: Pieces) -> list[NDArray[Any]] | None:
+        """Return the tokens of pieces as they lie in files; None if they do not lie so."""
+        lists_of = getattr(self._data, "flat_lists", None)
+        is_plain = self._ids.tokenizer is None and self._end_id is None
+        if lists_of is None or self._bounds is None or not is_plain:
+            return None
+        blocks = np.searchsorted(self._bounds, pieces.numbers, "right") - 1
+        rows = pieces.numbers - self._bounds[blocks]
+        lists = {block: lists_of(block, self._ids.column) for block in set(blocks.tolist()) - {-1}}
+        for block, flat in lists.items():
+            if flat is None or flat.values.dtype.kind not in "iu":
+                return None
+            self._check_block(block, flat)
+        found = []
+        for block, row, start, stop in zip(
+            *(column.tolist() for column in (blocks, rows, pieces.starts, pieces.stops)),
+            strict=True,
+        ):
+            if block < 0:
+                found.append(self._padding([flat.values])[:stop])
+                continue
+            offsets, values = lists[block]
+            at = offsets[row]
+            found.append(values[at + start : at + stop])
+        return found
+
+    def _check_block(self, block: int, flat: Any) -> None:
+        """Compare the lengths of a block with those that were counted, once."""
+        if block in self._checked:
+            return
+        bounds: Any = self._bounds
+        first, end = bounds[block : block + 2]
+        found, lengths = np.diff(np.asarray(flat.offsets)), self._lengths[first:end]
+        if not np.array_equal(found, lengths):
+            self._check_lengths(np.arange(first, end), found.tolist())
+        self._checked.add(block)
+
+    def _read(self, pieces: Pieces) -> list[NDArray[Any]]:
+        """Read the documents of pieces, each once, and return their tokens."""
+        documents, place = np.unique(pieces.numbers, return_inverse=True)
+        has_padding = len(documents) > 0 and documents[0] == PADDING
+        tokens = self._tokens(documents[1:] if has_padding else documents)
+        if has_padding:
+            tokens.insert(0, self._padding(tokens))
+        bounds = zip(place.tolist(), pieces.starts.tolist(), pieces.stops.tolist(), strict=True)
+        return [tokens[number][start:stop] for number, start, stop in bounds]
+
+    def _tokens(self, documents: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Read documents, and compare them with what was counted."""
+        numbers = documents.tolist()
+        found = list(map(self._ids, numbers, read(self._data, numbers)))
         if self._end_id is not None:
-            ids = np.append(ids, np.asarray(self._end_id, dtype=ids.dtype))
-        if len(ids) != self._lengths[document]:
-            msg = (
-                f"document {document:,} has {len(ids):,} tokens, but {self._lengths[document]:,} "
-                "were counted. Its tokens differ from reading to reading, or the data has changed "
-                "since they were counted."
-            )
-            raise OptionError(msg)
-        return ids
+            _check_fits("end_id", self._end_id, found)
+            found = [np.append(ids, np.asarray(self._end_id, ids.dtype)) for ids in found]
+        self._check_lengths(documents, list(map(len, found)))
+        return found
 
-    def _empty(self, rows: int, tokens: dict[int, NDArray[Any]]) -> NDArray[Any]:
-        dtype = np.result_type(*{each.dtype for each in tokens.values()})
-        for name, value in (("pad_id", self._pad_id), ("end_id", self._end_id or 0)):
-            limits = np.iinfo(dtype)
-            if not limits.min <= value <= limits.max:
-                msg = f"{name}={value} does not fit tokens of dtype {dtype.name}. Choose another."
-                raise OptionError(msg)
-        return np.empty((rows, self.length), dtype=dtype)
+    def _check_lengths(self, documents: NDArray[np.int64], found: list[int]) -> None:
+        counts = self._lengths[documents].tolist()
+        if found == counts:
+            return
+        wrong = next(at for at, length in enumerate(found) if length != counts[at])
+        msg = (
+            f"document {int(documents[wrong]):,} has {found[wrong]:,} tokens, but "
+            f"{counts[wrong]:,} were counted. Its tokens differ from reading to reading, or the "
+            "data has changed since they were counted."
+        )
+        raise OptionError(msg)
+
+    def _padding(self, tokens: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        _check_fits("pad_id", self._pad_id, tokens)
+        return np.full(self.length, self._pad_id, dtype=tokens[0].dtype)
 
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order that a loader reads."""
@@ -304,31 +346,17 @@ def collate_packed(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     batch: dict[str, Any] = collate(plain)
     if "cu_seqlens" in samples[0]:
         begins = [each["cu_seqlens"][:-1] + row * length for row, each in enumerate(samples)]
-        ends = np.concatenate([*begins, [length * len(samples)]]).astype(np.int32)
-        batch["cu_seqlens"] = torch.from_numpy(ends)
+        end = torch.tensor([length * len(samples)], dtype=torch.int32)
+        batch["cu_seqlens"] = torch.cat([*begins, end])
     return batch
 
 
-def _boundaries(
-    pieces: Sequence[Piece], length: int, wanted: Sequence[Boundary]
-) -> dict[str, NDArray[Any]]:
-    """Say where the documents of a sample begin."""
-    sizes = [stop - start for _, start, stop in pieces]
-    begins = np.cumsum([0, *sizes])
-    end = int(begins[-1])  # of what is no padding
-    begins = begins if end < length else begins[:-1]
-    found: dict[str, NDArray[Any]] = {}
-    if "position_ids" in wanted:
-        counts = np.diff(begins, append=length)
-        found["position_ids"] = np.arange(length) - np.repeat(begins, counts)
-    if "loss_mask" in wanted:
-        mask = np.ones(length, dtype=bool)
-        mask[begins] = False
-        mask[end:] = False
-        found["loss_mask"] = mask
-    if "cu_seqlens" in wanted:
-        found["cu_seqlens"] = np.append(begins, length).astype(np.int32)
-    return found
+def _check_fits(option: str, value: int, tokens: Sequence[NDArray[Any]]) -> None:
+    for dtype in {ids.dtype for ids in tokens}:
+        limits = np.iinfo(dtype)
+        if not limits.min <= value <= limits.max:
+            msg = f"{option}={value} does not fit tokens of dtype {dtype.name}. Choose another."
+            raise OptionError(msg)
 
 
 def _every(step: int, length: int) -> NDArray[np.int64]:

@@ -6,24 +6,39 @@ a tape of its documents, or the documents themselves if the data has no blocks.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law import Permutation
 
-# Number, first token, and the token after the last one, of a thing or of a part of it.
-Piece: TypeAlias = tuple[int, int, int]
-
 AS_STORED = 0  # the key of the order in which things are stored
+
+
+class Pieces(NamedTuple):
+    """Things, or parts of them, of which several stretches consist, one stretch after the other."""
+
+    numbers: NDArray[np.int64]  # of the things; shape (pieces,)
+    starts: NDArray[np.int64]  # first tokens
+    stops: NDArray[np.int64]  # the tokens after the last ones
+    counts: NDArray[np.int64]  # pieces of each stretch; shape (stretches,)
+
+    def each(self) -> list[list[tuple[int, int, int]]]:
+        """Return the pieces of each stretch: number, first token, the token after the last one."""
+        pieces = list(
+            zip(self.numbers.tolist(), self.starts.tolist(), self.stops.tolist(), strict=True)
+        )
+        ends = np.cumsum(self.counts)
+        bounds = zip((ends - self.counts).tolist(), ends.tolist(), strict=True)
+        return [pieces[begin:end] for begin, end in bounds]
 
 
 class Tape:
     """Things end to end, as stored or permuted by a key.
 
-    >>> Tape(np.array([3, 0, 4]), AS_STORED).cut(2, 5)
-    [(0, 2, 3), (2, 0, 2)]
+    >>> Tape(np.array([3, 0, 4]), AS_STORED).cut(np.array([2, 5]), np.array([5, 7])).each()
+    [[(0, 2, 3), (2, 0, 2)], [(2, 2, 4)]]
     """
 
     def __init__(self, lengths: NDArray[np.integer], key: int) -> None:
@@ -34,13 +49,38 @@ class Tape:
         self.edges = np.zeros(len(lengths) + 1, dtype=np.int64)  # where things begin on the tape
         np.cumsum(lengths[self.numbers], dtype=np.int64, out=self.edges[1:])
 
-    def cut(self, start: int, stop: int) -> list[Piece]:
-        """Return the pieces of which a stretch of the tape consists; empty things are left out."""
-        first = int(self.edges.searchsorted(start, "right")) - 1
-        end = int(self.edges.searchsorted(stop, "left"))
-        numbers, edges = self.numbers[first:end].tolist(), self.edges[first : end + 1].tolist()
-        return [
-            (number, max(start - edges[place], 0), min(stop, edges[place + 1]) - edges[place])
-            for place, number in enumerate(numbers)
-            if edges[place] < edges[place + 1]
-        ]
+    def cut(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Pieces:
+        """Return the pieces of stretches of the tape; things of length 0 are left out."""
+        return cut(self.numbers, self.edges, starts, stops)
+
+
+def cut(
+    numbers: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+) -> Pieces:
+    """Cut stretches, none of them empty, from things that begin at `edges`."""
+    first = edges.searchsorted(starts, "right") - 1
+    counts = edges.searchsorted(stops, "left") - first
+    places = ragged(first, counts)
+    begins = edges[places]
+    piece_starts = np.maximum(np.repeat(starts, counts) - begins, 0)
+    piece_stops = np.minimum(np.repeat(stops, counts), edges[places + 1]) - begins
+    found = Pieces(numbers[places], piece_starts, piece_stops, counts)
+    there = piece_starts < piece_stops
+    if there.all():
+        return found
+    of = np.repeat(np.arange(len(counts)), counts)[there]
+    kept = np.bincount(of, minlength=len(counts))
+    return Pieces(numbers[places[there]], piece_starts[there], piece_stops[there], kept)
+
+
+def ragged(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return `counts` numbers from each of `firsts` on, one row after the other.
+
+    >>> ragged(np.array([7, 2]), np.array([2, 3])).tolist()
+    [7, 8, 2, 3, 4]
+    """
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(firsts - ends + counts, counts)

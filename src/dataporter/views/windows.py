@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from dataporter.law import Permutation
 from dataporter.law.keys import key_as_int
-from dataporter.views.tape import AS_STORED, Piece, Tape
+from dataporter.views.tape import AS_STORED, Pieces, Tape
+from dataporter.views.tape_pool import TapePool
 
 # Orders of an epoch to choose from. All epochs of a run have different ones, up to so many.
 KEYS = (1 << 20) - 1
-# Documents of blocks that were read lately, whose places are kept; they take 16 bytes each.
-_KEPT = 1 << 22
 
 
 def key_of(seed: int, epoch: int) -> int:
@@ -49,8 +48,8 @@ class Windows:
     a block. With `pads`, the rest at the end of an epoch is a window too.
 
     >>> windows = Windows(np.array([3, 0, 4], np.int32), None, length=5, pads=True)
-    >>> windows.pieces(0), windows.pieces(1)
-    ([(0, 0, 3), (2, 0, 2)], [(2, 2, 4)])
+    >>> windows.pieces(np.array([0, 1])).each()
+    [[(0, 0, 3), (2, 0, 2)], [(2, 2, 4)]]
     """
 
     def __init__(
@@ -70,10 +69,8 @@ class Windows:
         self._prepare()
 
     def _prepare(self) -> None:
-        per_block = max(len(self._lengths) // max(len(self.tokens), 1), 1)
-        blocks = min(max(_KEPT // per_block, 16), 4096)
         self._tape = functools.lru_cache(maxsize=2)(self._make_tape)
-        self._documents = functools.lru_cache(maxsize=blocks)(self._make_documents)
+        self._documents = TapePool(self._make_documents)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tape": None, "_documents": None}
@@ -87,30 +84,33 @@ class Windows:
         """The number that all indices are below."""
         return self.count * (KEYS + 1)
 
-    def pieces(self, index: int) -> list[Piece]:
-        """Return the documents of which a window consists, and their tokens."""
-        key, number = divmod(index, self.count)
-        start = number * self.length
-        blocks = self._tape(key).cut(start, min(start + self.length, self.total))
+    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+        """Return the documents of which windows consist, and which of their tokens."""
+        keys, numbers = np.divmod(indices, self.count)
+        if len(keys) and (keys == keys[0]).all():
+            return self._pieces(int(keys[0]), numbers)
+        # The end of one epoch and the start of the next, in a mixture.
+        each = [self._pieces(int(key), numbers[[at]]) for at, key in enumerate(keys)]
+        return Pieces(*(np.concatenate(columns) for columns in zip(*each, strict=True)))
+
+    def _pieces(self, key: int, numbers: NDArray[np.int64]) -> Pieces:
+        starts = numbers * self.length
+        blocks = self._tape(key).cut(starts, np.minimum(starts + self.length, self.total))
         if self.bounds is None:
             return blocks
-        found: list[Piece] = []
-        for block, begin, end in blocks:
-            first = int(self.bounds[block])
-            found += [
-                (first + document, start, stop)
-                for document, start, stop in self._documents(key, block).cut(begin, end)
-            ]
-        return found
+        found = self._documents.cut(key, blocks.numbers, blocks.starts, blocks.stops)
+        first = np.cumsum(blocks.counts) - blocks.counts
+        return found._replace(counts=np.add.reduceat(found.counts, first))
 
     def _make_tape(self, key: int) -> Tape:
         return tape_of_blocks(self.tokens, key)
 
-    def _make_documents(self, key: int, block: int) -> Tape:
-        """Lay the documents of a block end to end."""
+    def _make_documents(self, key: int, block: int) -> tuple[Tape, int]:
+        """Lay the documents of a block end to end; return the first of them too."""
         bounds: Any = self.bounds
         lengths = self._lengths[bounds[block] : bounds[block + 1]]
-        return Tape(lengths, key if key == AS_STORED else key_as_int("documents", key, block))
+        own = key if key == AS_STORED else key_as_int("documents", key, block)
+        return Tape(lengths, own), int(bounds[block])
 
 
 def sums(lengths: NDArray[np.int32], bounds: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ Bounds: TypeAlias = Callable[[int], tuple[int, int]]
 ARRAYS = ("Array2D", "Array3D", "Array4D", "Array5D")  # of Hugging Face's features
 
 
-def rows_of(data: pa.RecordBatch | pa.Table, columns: Sequence[str] | None = None) -> Rows:
+def rows_of(data: pa.RecordBatch | pa.Table, columns: Sequence[str] | None = None) -> ArrowRows:
     """Return the rows of a record batch or a table, restricted to `columns`.
 
     >>> rows = rows_of(pa.table({"id": [7, 8], "text": ["a", None]}))
@@ -51,12 +51,42 @@ def rows_of(data: pa.RecordBatch | pa.Table, columns: Sequence[str] | None = Non
     return rows_of_batches(batches, columns)
 
 
-def rows_of_batches(batches: Sequence[pa.RecordBatch], columns: Sequence[str] | None) -> Rows:
+def rows_of_batches(batches: Sequence[pa.RecordBatch], columns: Sequence[str] | None) -> ArrowRows:
     """Return the rows of record batches, one after the other."""
-    parts = [_rows_of_batch(batch, columns) for batch in batches if batch.num_rows]
+    return ArrowRows([batch for batch in batches if batch.num_rows], columns)
+
+
+class FlatLists(NamedTuple):
+    """A column of lists of numbers, end to end as they lie in the file. Copy what is to be kept."""
+
+    offsets: memoryview  # where lists begin in `values`, and where the last one ends
+    values: NDArray[Any]  # read-only
+
+
+class ArrowRows:
+    """The rows of record batches, as samples."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str] | None) -> None:
+        self._batches, self._columns = batches, columns
+        self._rows = _joined(batches, [_rows_of_batch(batch, columns) for batch in batches])
+        self._lists: dict[str, FlatLists | None] = {}
+
+    def __call__(self, numbers: Sequence[int]) -> list[Sample]:
+        return self._rows(numbers)
+
+    def flat_lists(self, name: str) -> FlatLists | None:
+        """Return a column of lists without copying it; None if it is another column."""
+        if name not in self._lists:
+            is_there = self._columns is None or name in self._columns
+            is_one = is_there and len(self._batches) == 1
+            self._lists[name] = _flat_lists(self._batches[0], name) if is_one else None
+        return self._lists[name]
+
+
+def _joined(batches: Sequence[pa.RecordBatch], parts: Sequence[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
-    starts = [0, *accumulate(batch.num_rows for batch in batches if batch.num_rows)]
+    starts = [0, *accumulate(batch.num_rows for batch in batches)]
 
     def rows(numbers: Sequence[int]) -> list[Sample]:
         samples: list[Sample] = []
@@ -65,6 +95,18 @@ def rows_of_batches(batches: Sequence[pa.RecordBatch], columns: Sequence[str] | 
         return samples
 
     return rows
+
+
+def _flat_lists(batch: pa.RecordBatch, name: str) -> FlatLists | None:
+    if name not in batch.schema.names or name in _features(batch.schema):
+        return None  # features may stand for another shape
+    array = batch.column(name)
+    is_list = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
+    if not is_list or array.null_count or not _is_number(array.type.value_type):
+        return None
+    if array.values.null_count:
+        return None
+    return FlatLists(_numbers(array.offsets).data, _numbers(array.values))
 
 
 def describe(schema: pa.Schema, file_name: str) -> dict[str, str]:

@@ -1,0 +1,58 @@
+"""The boundaries of documents in packed samples: positions, masks and places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from dataporter.views.tape import Pieces
+
+Boundary = Literal["position_ids", "loss_mask", "cu_seqlens"]
+
+PADDING = -1  # the number of a piece that fills a sample up
+
+
+def padded(pieces: Pieces, length: int) -> Pieces:
+    """Add a piece of padding to each sample that has fewer than `length` tokens."""
+    ends = np.cumsum(pieces.counts)
+    tokens = np.append(0, np.cumsum(pieces.stops - pieces.starts))
+    missing = length - (tokens[ends] - tokens[ends - pieces.counts])
+    short = np.flatnonzero(missing)
+    if not short.size:
+        return pieces
+    counts = pieces.counts.copy()
+    counts[short] += 1
+    at = ends[short]
+    return Pieces(
+        np.insert(pieces.numbers, at, PADDING),
+        np.insert(pieces.starts, at, 0),
+        np.insert(pieces.stops, at, missing[short]),
+        counts,
+    )
+
+
+def boundaries_of(
+    pieces: Pieces, length: int, wanted: Sequence[Boundary]
+) -> dict[str, Sequence[torch.Tensor]]:
+    """Say where the documents of samples begin, in the ways that are wanted: a tensor a sample."""
+    found: dict[str, Sequence[torch.Tensor]] = {}
+    sizes = pieces.stops - pieces.starts
+    begins = np.cumsum(sizes) - sizes  # counted over all samples
+    if "position_ids" in wanted:
+        places = np.arange(len(pieces.counts) * length) - np.repeat(begins, sizes)
+        found["position_ids"] = _rows(places, length)
+    if "loss_mask" in wanted:
+        mask = np.repeat(pieces.numbers != PADDING, sizes)
+        mask[begins] = False
+        found["loss_mask"] = _rows(mask, length)
+    if "cu_seqlens" in wanted:
+        each = np.split((begins % length).astype(np.int32), np.cumsum(pieces.counts)[:-1])
+        found["cu_seqlens"] = [torch.from_numpy(np.append(own, np.int32(length))) for own in each]
+    return found
+
+
+def _rows(values: Any, length: int) -> Sequence[torch.Tensor]:
+    return torch.from_numpy(values).view(-1, length).unbind(0)
