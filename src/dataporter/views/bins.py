@@ -28,6 +28,7 @@ class Bins:
     length: int  # tokens of a bin
     documents: NDArray[np.int64]  # of each part, bin by bin; shape (parts,)
     starts: NDArray[np.int64]  # first token of each part
+    origins: NDArray[np.int64]  # the tokens that are stored before the document of each part
     ends: NDArray[np.int64]  # where bins end in these; shape (bins,)
     lengths: NDArray[np.int32]  # tokens of each document
 
@@ -49,7 +50,7 @@ class Bins:
         parts = ragged(first, counts)
         documents, starts = self.documents[parts], self.starts[parts]
         stops = np.minimum(starts + self.length, self.lengths[documents])
-        return Pieces(documents, starts, stops, counts)
+        return Pieces(documents, self.origins[parts], starts, stops, counts)
 
     def per_block(self, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the bins that begin with a document of each block.
@@ -75,7 +76,8 @@ def best_fit(lengths: NDArray[np.int32], bounds: NDArray[np.int64], length: int)
     documents = np.concatenate([none, *(each[0] for each in packed)])
     starts = np.concatenate([none, *(each[1] for each in packed)])
     sizes = np.concatenate([none, *(each[2] for each in packed)])
-    return Bins(length, documents, starts, np.cumsum(sizes), lengths)
+    origins = (np.cumsum(lengths, dtype=np.int64) - lengths)[documents]
+    return Bins(length, documents, starts, origins, np.cumsum(sizes), lengths)
 
 
 def _runs(

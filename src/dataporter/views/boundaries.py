@@ -17,17 +17,19 @@ PADDING = -1  # the number of a piece that fills a sample up
 
 def padded(pieces: Pieces, length: int) -> Pieces:
     """Add a piece of padding to each sample that has fewer than `length` tokens."""
+    sizes = pieces.stops - pieces.starts
+    if int(sizes.sum()) == length * len(pieces.counts):
+        return pieces
     ends = np.cumsum(pieces.counts)
-    tokens = np.append(0, np.cumsum(pieces.stops - pieces.starts))
+    tokens = np.append(0, np.cumsum(sizes))
     missing = length - (tokens[ends] - tokens[ends - pieces.counts])
     short = np.flatnonzero(missing)
-    if not short.size:
-        return pieces
     counts = pieces.counts.copy()
     counts[short] += 1
     at = ends[short]
     return Pieces(
         np.insert(pieces.numbers, at, PADDING),
+        np.insert(pieces.origins, at, PADDING),
         np.insert(pieces.starts, at, 0),
         np.insert(pieces.stops, at, missing[short]),
         counts,

@@ -23,6 +23,7 @@ from dataporter.views.bins import Bins, best_fit
 from dataporter.views.boundaries import PADDING, Boundary, boundaries_of, padded
 from dataporter.views.code_names import code_name
 from dataporter.views.counted import MOST, Counted, places_of
+from dataporter.views.flat_tokens import FlatTokens, check_fits, check_lengths, padding
 from dataporter.views.mixture import Mixture
 from dataporter.views.parts import read
 from dataporter.views.tape import Pieces
@@ -162,9 +163,12 @@ class Packed:
                 f"with {self.num_tokens:,} tokens. Choose a shorter length."
             )
             raise OptionError(msg)
-        self._checked: set[int] = set()  # blocks whose lengths are those that were counted
         rows = getattr(data, "block_rows", None)
         self._bounds = None if rows is None else np.append(0, np.cumsum(rows))
+        self._flat: FlatTokens | None = None
+        is_plain = ids.tokenizer is None and end_id is None and hasattr(data, "flat_lists")
+        if self._bounds is not None and is_plain:
+            self._flat = FlatTokens(data, ids.column, self._bounds, lengths)
         self._layout: Layout
         if kind == "best-fit":
             bounds = _every(_FITTED, len(lengths)) if self._bounds is None else self._bounds
@@ -218,8 +222,11 @@ class Packed:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Read many samples at once, and each of their documents once."""
+        if not len(indices):
+            return []
         pieces = padded(self._layout.pieces(np.asarray(indices, dtype=np.int64)), self.length)
-        whole = np.concatenate(self._flat(pieces) or self._read(pieces))
+        flat = self._flat and self._flat.slices(pieces, self.length, self._pad_id)
+        whole = np.concatenate(flat or self._read(pieces))
         tokens = torch.from_numpy(whole).view(-1, self.length).unbind(0)
         if not self._boundaries:
             return [{"tokens": each} for each in tokens]
@@ -227,50 +234,13 @@ class Packed:
         columns = {"tokens": tokens, **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _flat(self, pieces: Pieces) -> list[NDArray[Any]] | None:
-        """Return the tokens of pieces as they lie in files; None if they do not lie so."""
-        lists_of = getattr(self._data, "flat_lists", None)
-        is_plain = self._ids.tokenizer is None and self._end_id is None
-        if lists_of is None or self._bounds is None or not is_plain:
-            return None
-        blocks = np.searchsorted(self._bounds, pieces.numbers, "right") - 1
-        rows = pieces.numbers - self._bounds[blocks]
-        lists = {block: lists_of(block, self._ids.column) for block in set(blocks.tolist()) - {-1}}
-        for block, flat in lists.items():
-            if flat is None or flat.values.dtype.kind not in "iu":
-                return None
-            self._check_block(block, flat)
-        found = []
-        for block, row, start, stop in zip(
-            *(column.tolist() for column in (blocks, rows, pieces.starts, pieces.stops)),
-            strict=True,
-        ):
-            if block < 0:
-                found.append(self._padding([flat.values])[:stop])
-                continue
-            offsets, values = lists[block]
-            at = offsets[row]
-            found.append(values[at + start : at + stop])
-        return found
-
-    def _check_block(self, block: int, flat: Any) -> None:
-        """Compare the lengths of a block with those that were counted, once."""
-        if block in self._checked:
-            return
-        bounds: Any = self._bounds
-        first, end = bounds[block : block + 2]
-        found, lengths = np.diff(np.asarray(flat.offsets)), self._lengths[first:end]
-        if not np.array_equal(found, lengths):
-            self._check_lengths(np.arange(first, end), found.tolist())
-        self._checked.add(block)
-
     def _read(self, pieces: Pieces) -> list[NDArray[Any]]:
         """Read the documents of pieces, each once, and return their tokens."""
         documents, place = np.unique(pieces.numbers, return_inverse=True)
         has_padding = len(documents) > 0 and documents[0] == PADDING
         tokens = self._tokens(documents[1:] if has_padding else documents)
         if has_padding:
-            tokens.insert(0, self._padding(tokens))
+            tokens.insert(0, padding(self._pad_id, self.length, tokens[0].dtype))
         bounds = zip(place.tolist(), pieces.starts.tolist(), pieces.stops.tolist(), strict=True)
         return [tokens[number][start:stop] for number, start, stop in bounds]
 
@@ -279,26 +249,11 @@ class Packed:
         numbers = documents.tolist()
         found = list(map(self._ids, numbers, read(self._data, numbers)))
         if self._end_id is not None:
-            _check_fits("end_id", self._end_id, found)
+            for dtype in {ids.dtype for ids in found}:
+                check_fits("end_id", self._end_id, dtype)
             found = [np.append(ids, np.asarray(self._end_id, ids.dtype)) for ids in found]
-        self._check_lengths(documents, list(map(len, found)))
+        check_lengths(documents, np.array(list(map(len, found)), dtype=np.int64), self._lengths)
         return found
-
-    def _check_lengths(self, documents: NDArray[np.int64], found: list[int]) -> None:
-        counts = self._lengths[documents].tolist()
-        if found == counts:
-            return
-        wrong = next(at for at, length in enumerate(found) if length != counts[at])
-        msg = (
-            f"document {int(documents[wrong]):,} has {found[wrong]:,} tokens, but "
-            f"{counts[wrong]:,} were counted. Its tokens differ from reading to reading, or the "
-            "data has changed since they were counted."
-        )
-        raise OptionError(msg)
-
-    def _padding(self, tokens: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        _check_fits("pad_id", self._pad_id, tokens)
-        return np.full(self.length, self._pad_id, dtype=tokens[0].dtype)
 
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order that a loader reads."""
@@ -349,14 +304,6 @@ def collate_packed(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         end = torch.tensor([length * len(samples)], dtype=torch.int32)
         batch["cu_seqlens"] = torch.cat([*begins, end])
     return batch
-
-
-def _check_fits(option: str, value: int, tokens: Sequence[NDArray[Any]]) -> None:
-    for dtype in {ids.dtype for ids in tokens}:
-        limits = np.iinfo(dtype)
-        if not limits.min <= value <= limits.max:
-            msg = f"{option}={value} does not fit tokens of dtype {dtype.name}. Choose another."
-            raise OptionError(msg)
 
 
 def _every(step: int, length: int) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ class Pieces(NamedTuple):
     """Things, or parts of them, of which several stretches consist, one stretch after the other."""
 
     numbers: NDArray[np.int64]  # of the things; shape (pieces,)
+    origins: NDArray[np.int64]  # the tokens that are stored before each thing
     starts: NDArray[np.int64]  # first tokens
     stops: NDArray[np.int64]  # the tokens after the last ones
     counts: NDArray[np.int64]  # pieces of each stretch; shape (stretches,)
@@ -35,7 +36,7 @@ class Pieces(NamedTuple):
 
 
 class Tape:
-    """Things end to end, as stored or permuted by a key.
+    """Things end to end, as stored or permuted by a key; those of length 0 are left out.
 
     >>> Tape(np.array([3, 0, 4]), AS_STORED).cut(np.array([2, 5]), np.array([5, 7])).each()
     [[(0, 2, 3), (2, 0, 2)], [(2, 2, 4)]]
@@ -43,37 +44,39 @@ class Tape:
 
     def __init__(self, lengths: NDArray[np.integer], key: int) -> None:
         numbers = np.arange(len(lengths), dtype=np.int64)
-        self.numbers = (
-            numbers if key == AS_STORED else Permutation(len(lengths), seed=key, epoch=0)(numbers)
-        )
-        self.edges = np.zeros(len(lengths) + 1, dtype=np.int64)  # where things begin on the tape
-        np.cumsum(lengths[self.numbers], dtype=np.int64, out=self.edges[1:])
+        if key != AS_STORED:
+            numbers = Permutation(len(lengths), seed=key, epoch=0)(numbers)
+        self.numbers = numbers[lengths[numbers] > 0]
+        own = lengths[self.numbers]
+        self.origins = (np.cumsum(lengths, dtype=np.int64) - lengths)[self.numbers]
+        self.edges = np.zeros(len(own) + 1, dtype=np.int64)  # where things begin on the tape
+        np.cumsum(own, dtype=np.int64, out=self.edges[1:])
 
     def cut(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Pieces:
-        """Return the pieces of stretches of the tape; things of length 0 are left out."""
-        return cut(self.numbers, self.edges, starts, stops)
+        """Return the pieces of stretches of the tape, none of which is empty."""
+        return cut(self.numbers, self.origins, self.edges, starts, stops)
 
 
 def cut(
     numbers: NDArray[np.int64],
+    origins: NDArray[np.int64],
     edges: NDArray[np.int64],
     starts: NDArray[np.int64],
     stops: NDArray[np.int64],
 ) -> Pieces:
     """Cut stretches, none of them empty, from things that begin at `edges`."""
-    first = edges.searchsorted(starts, "right") - 1
-    counts = edges.searchsorted(stops, "left") - first
+    first = edges.searchsorted(starts, "right")
+    first -= 1
+    counts = edges.searchsorted(stops, "left")
+    counts -= first
     places = ragged(first, counts)
     begins = edges[places]
-    piece_starts = np.maximum(np.repeat(starts, counts) - begins, 0)
-    piece_stops = np.minimum(np.repeat(stops, counts), edges[places + 1]) - begins
-    found = Pieces(numbers[places], piece_starts, piece_stops, counts)
-    there = piece_starts < piece_stops
-    if there.all():
-        return found
-    of = np.repeat(np.arange(len(counts)), counts)[there]
-    kept = np.bincount(of, minlength=len(counts))
-    return Pieces(numbers[places[there]], piece_starts[there], piece_stops[there], kept)
+    piece_starts = starts.repeat(counts)
+    piece_starts -= begins
+    np.maximum(piece_starts, 0, out=piece_starts)
+    piece_stops = np.minimum(stops.repeat(counts), edges[places + 1])
+    piece_stops -= begins
+    return Pieces(numbers[places], origins[places], piece_starts, piece_stops, counts)
 
 
 def ragged(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -82,5 +85,9 @@ def ragged(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.i
     >>> ragged(np.array([7, 2]), np.array([2, 3])).tolist()
     [7, 8, 2, 3, 4]
     """
-    ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(firsts - ends + counts, counts)
+    ends = counts.cumsum()
+    shifts = firsts - ends
+    shifts += counts
+    numbers: NDArray[np.int64] = shifts.repeat(counts)
+    numbers += np.arange(len(numbers))
+    return numbers

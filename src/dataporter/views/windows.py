@@ -64,6 +64,7 @@ class Windows:
         self.length = length
         self._pads = pads
         self.tokens = lengths if bounds is None else sums(lengths, bounds)  # of each block
+        self._begins = np.cumsum(self.tokens, dtype=np.int64) - self.tokens
         self.total = int(self.tokens.sum(dtype=np.int64))
         self.count = -(-self.total // length) if pads else self.total // length
         self._prepare()
@@ -86,10 +87,12 @@ class Windows:
 
     def pieces(self, indices: NDArray[np.int64]) -> Pieces:
         """Return the documents of which windows consist, and which of their tokens."""
-        keys, numbers = np.divmod(indices, self.count)
-        if len(keys) and (keys == keys[0]).all():
-            return self._pieces(int(keys[0]), numbers)
+        key = int(indices[0]) // self.count
+        numbers = indices - key * self.count
+        if numbers.min() >= 0 and numbers.max() < self.count:
+            return self._pieces(key, numbers)
         # The end of one epoch and the start of the next, in a mixture.
+        keys, numbers = np.divmod(indices, self.count)
         each = [self._pieces(int(key), numbers[[at]]) for at, key in enumerate(keys)]
         return Pieces(*(np.concatenate(columns) for columns in zip(*each, strict=True)))
 
@@ -99,18 +102,20 @@ class Windows:
         if self.bounds is None:
             return blocks
         found = self._documents.cut(key, blocks.numbers, blocks.starts, blocks.stops)
-        first = np.cumsum(blocks.counts) - blocks.counts
+        if len(blocks.numbers) == len(numbers):  # each window lies in one block
+            return found
+        first = blocks.counts.cumsum() - blocks.counts
         return found._replace(counts=np.add.reduceat(found.counts, first))
 
     def _make_tape(self, key: int) -> Tape:
         return tape_of_blocks(self.tokens, key)
 
-    def _make_documents(self, key: int, block: int) -> tuple[Tape, int]:
-        """Lay the documents of a block end to end; return the first of them too."""
+    def _make_documents(self, key: int, block: int) -> tuple[Tape, int, int]:
+        """Lay the documents of a block end to end; return its first document and token too."""
         bounds: Any = self.bounds
         lengths = self._lengths[bounds[block] : bounds[block + 1]]
         own = key if key == AS_STORED else key_as_int("documents", key, block)
-        return Tape(lengths, own), int(bounds[block])
+        return Tape(lengths, own), int(bounds[block]), int(self._begins[block])
 
 
 def sums(lengths: NDArray[np.int32], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
