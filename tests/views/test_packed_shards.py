@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch.utils.data import default_collate
 from typer.testing import CliRunner
 
 from dataporter import ResumableDataLoader
@@ -158,6 +159,31 @@ def test_other_data_is_noticed_at_a_resume(corpus_folder, tmp_path):
 def test_a_missing_column_is_named(corpus_folder):
     with pytest.raises(OptionError, match=r"no column 'token'\. Did you mean 'tokens'"):
         ShardedDataset(corpus_folder).packed(64, by="token")
+
+
+@pytest.mark.usefixtures("_tracks")
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_that_are_gathered_are_those_of_the_samples(corpus_folder, kind):
+    view = ShardedDataset(corpus_folder).packed(64, kind=kind, boundaries=True, pad_id=7)
+    assert view.batch_gather() is not None
+    gathered = list(loader_of(view, num_workers=1))
+    one_by_one = list(loader_of(view, collate_fn=default_collate))
+    plain = ShardedDataset(corpus_folder, transform=dict)  # its documents are read as samples
+    read = list(loader_of(plain.packed(64, kind=kind, boundaries=True, pad_id=7)))
+    for batches in (one_by_one, read):
+        for one, other in zip(gathered, batches, strict=True):
+            assert one.keys() == other.keys()
+            for name in one:
+                assert one[name].dtype == other[name].dtype
+                assert torch.equal(one[name], other[name])
+
+
+def test_lengths_that_are_wrong_are_noticed_in_blocks_too(corpus_folder):
+    lengths = LENGTHS.copy()
+    lengths[17] += 1
+    view = ShardedDataset(corpus_folder).packed(64, lengths=lengths)
+    with pytest.raises(OptionError, match=r"document 17 has .* tokens, but .* were counted"):
+        list(loader_of(view))
 
 
 # Counting

@@ -167,11 +167,11 @@ class Fetcher:
         indices, positions, keys = wanted
         if self._runs_user_code:
             empty = None
-        rows = _as_rows(indices) if self._gather is not None else None
-        if self._gather is not None and rows is not None:
-            batch, kept = self._gather(rows, empty), positions
+        batch = self._gathered(indices, empty)
+        if batch is not None:
+            kept = positions
             if self.timing is not None:
-                self.timing.end(FETCH, len(rows))
+                self.timing.end(FETCH, len(positions))
             finish: Any = None if self._convert is None else self._converted
         else:
             listed = indices.tolist() if isinstance(indices, np.ndarray) else indices
@@ -195,6 +195,18 @@ class Fetcher:
             sample_keys=lambda: keys.sample_keys(kept),
             seeds_globals=self._randomness,
         )
+
+    def _gathered(self, indices: Any, empty: Empty | None) -> Any:
+        """Gather a batch; None if its samples are to be fetched."""
+        rows = _as_rows(indices) if self._gather is not None else None
+        if self._gather is None or rows is None:
+            return None
+        try:
+            return self._gather(rows, empty)
+        except Exception:
+            if not self._skips_errors:
+                raise
+            return None  # one by one, it turns out which samples are to be left out
 
     def _samples(
         self, wanted: Sequence[Any], positions: NDArray[np.int64], keys: EpochKeys

@@ -1,14 +1,15 @@
 """Gathering: a whole batch of a plain dataset by one indexing, without user code.
 
 For tensors, arrays, `TensorDataset`, Hugging Face datasets and `Subset`s of these, the
-collated batch is the data at an array of indices. The result equals collating the
-samples one by one. Nothing is cached: what the dataset holds now is what is gathered.
+collated batch is the data at an array of indices. Other datasets may say how their batches are
+gathered (`GathersBatches`). The result equals collating the samples one by one. Nothing is
+cached: what the dataset holds now is what is gathered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +33,15 @@ _SELECTABLE = {
 _STAND_INS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+@runtime_checkable
+class GathersBatches(Protocol):
+    """A dataset that makes whole batches sooner than a collation of its samples."""
+
+    def batch_gather(self) -> Gather | None:
+        """Return what gathers batches, None if it would run users' code or cannot be done."""
+        ...
+
+
 def gather_for(dataset: Any) -> Gather | None:
     """Return what gathers batches of this dataset, None where it cannot be done.
 
@@ -48,6 +58,8 @@ def gather_for(dataset: Any) -> Gather | None:
         return _tensor_dataset_gather(dataset)
     if isinstance(dataset, Subset) and _is_inherited(dataset, Subset):
         return _subset_gather(dataset)
+    if isinstance(dataset, GathersBatches):
+        return dataset.batch_gather()
     return arrow_gather(dataset)
 
 

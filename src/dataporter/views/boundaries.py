@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from dataporter.fetch.collate import Empty
 from dataporter.views.tape import Pieces
 
 Boundary = Literal["position_ids", "loss_mask", "cu_seqlens"]
@@ -37,24 +38,30 @@ def padded(pieces: Pieces, length: int) -> Pieces:
 
 
 def boundaries_of(
-    pieces: Pieces, length: int, wanted: Sequence[Boundary]
-) -> dict[str, Sequence[torch.Tensor]]:
-    """Say where the documents of samples begin, in the ways that are wanted: a tensor a sample."""
-    found: dict[str, Sequence[torch.Tensor]] = {}
+    pieces: Pieces, length: int, wanted: Sequence[Boundary], empty: Empty | None = None
+) -> dict[str, Any]:
+    """Say where the documents of samples begin, in the ways that are wanted.
+
+    What is large is written into `empty(shape, dtype)`, if it is given. `cu_seqlens` are a list of
+    tensors, the others one tensor, with a row a sample.
+    """
+    found: dict[str, Any] = {}
     sizes = pieces.stops - pieces.starts
     begins = np.cumsum(sizes) - sizes  # counted over all samples
     if "position_ids" in wanted:
-        places = np.arange(len(pieces.counts) * length) - np.repeat(begins, sizes)
-        found["position_ids"] = _rows(places, length)
+        tokens = len(pieces.counts) * length
+        places = (empty or _torch_empty)((tokens,), torch.int64)
+        np.subtract(np.arange(tokens), np.repeat(begins, sizes), out=places.numpy())
+        found["position_ids"] = places.view(-1, length)
     if "loss_mask" in wanted:
         mask = np.repeat(pieces.numbers != PADDING, sizes)
         mask[begins] = False
-        found["loss_mask"] = _rows(mask, length)
+        found["loss_mask"] = torch.from_numpy(mask).view(-1, length)
     if "cu_seqlens" in wanted:
         each = np.split((begins % length).astype(np.int32), np.cumsum(pieces.counts)[:-1])
         found["cu_seqlens"] = [torch.from_numpy(np.append(own, np.int32(length))) for own in each]
     return found
 
 
-def _rows(values: Any, length: int) -> Sequence[torch.Tensor]:
-    return torch.from_numpy(values).view(-1, length).unbind(0)
+def _torch_empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)

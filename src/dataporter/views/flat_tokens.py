@@ -24,10 +24,12 @@ class FlatTokens:
         self._begins = np.append(0, np.cumsum(sums(lengths, bounds)))  # first token of each block
         self._checked: set[int] = set()  # blocks whose lengths are those that were counted
 
-    def slices(self, pieces: Pieces, length: int, pad_id: int) -> list[NDArray[Any]] | None:
-        """Return the tokens of pieces, without copying them; None if they do not lie flat.
+    def slices(
+        self, pieces: Pieces, length: int, pad_id: int
+    ) -> tuple[list[NDArray[Any]], np.dtype[Any]] | None:
+        """Return the tokens of pieces, without copying them, and the dtype that holds them.
 
-        Padding is `length` tokens at most.
+        None if they do not lie flat. Padding is `length` tokens at most.
         """
         blocks = self._begins.searchsorted(pieces.origins, "right")
         blocks -= 1
@@ -41,14 +43,16 @@ class FlatTokens:
                 if block not in self._checked:
                     self._check(block, found.offsets)
                 values[block] = found.values[found.offsets[0] :]
+        dtype = np.result_type(*{each.dtype for each in values.values()})
         if PADDING in pieces.numbers:
-            values[PADDING] = padding(pad_id, length, next(iter(values.values())).dtype)
+            values[PADDING] = padding(pad_id, length, dtype)
             shifts[blocks == PADDING] = 0
         columns = (blocks, shifts + pieces.starts, shifts + pieces.stops)
-        return [
+        slices = [
             values[block][start:stop]
             for block, start, stop in zip(*map(np.ndarray.tolist, columns), strict=True)
         ]
+        return slices, dtype
 
     def _check(self, block: int, offsets: memoryview) -> None:
         first, end = self._bounds[block : block + 2]

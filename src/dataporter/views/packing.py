@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dataporter.arguments import check_int
 from dataporter.errors import OptionError, OptionTypeError
-from dataporter.fetch.collate import collate
+from dataporter.fetch.collate import Empty, collate
+from dataporter.fetch.vectorised import Gather
 from dataporter.law import Order, SequentialOrder, ShuffledOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.tracks import tracks_for
@@ -167,6 +168,7 @@ class Packed:
         self._bounds = None if rows is None else np.append(0, np.cumsum(rows))
         self._flat: FlatTokens | None = None
         is_plain = ids.tokenizer is None and end_id is None and hasattr(data, "flat_lists")
+        is_plain = is_plain and getattr(data, "transform", None) is None
         if self._bounds is not None and is_plain:
             self._flat = FlatTokens(data, ids.column, self._bounds, lengths)
         self._layout: Layout
@@ -220,19 +222,32 @@ class Packed:
     def __iter__(self) -> Any:
         return (self[index] for index in range(len(self)))
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         """Read many samples at once, and each of their documents once."""
         if not len(indices):
             return []
-        pieces = padded(self._layout.pieces(np.asarray(indices, dtype=np.int64)), self.length)
+        columns = self._columns(np.asarray(indices, dtype=np.int64), None)
+        rows = (each if name == "cu_seqlens" else each.unbind(0) for name, each in columns.items())
+        return [dict(zip(columns, row, strict=True)) for row in zip(*rows, strict=True)]
+
+    def batch_gather(self) -> Gather | None:
+        """Return what makes whole batches; None if documents run through users' code."""
+        return None if self._flat is None or "cu_seqlens" in self._boundaries else self._columns
+
+    def _columns(self, indices: NDArray[np.int64], empty: Empty | None) -> dict[str, Any]:
+        """Return samples as columns: tensors, but `cu_seqlens`, which is a list of tensors."""
+        pieces = padded(self._layout.pieces(indices), self.length)
         flat = self._flat and self._flat.slices(pieces, self.length, self._pad_id)
-        whole = np.concatenate(flat or self._read(pieces))
-        tokens = torch.from_numpy(whole).view(-1, self.length).unbind(0)
-        if not self._boundaries:
-            return [{"tokens": each} for each in tokens]
-        columns = boundaries_of(pieces, self.length, self._boundaries)
-        columns = {"tokens": tokens, **columns}
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        if empty is None or not flat:
+            whole = torch.from_numpy(np.concatenate(flat[0] if flat else self._read(pieces)))
+        else:
+            slices, dtype = flat
+            whole = empty((len(indices) * self.length,), torch.from_numpy(np.empty(0, dtype)).dtype)
+            np.concatenate(slices, out=whole.numpy())
+        columns = {"tokens": whole.view(-1, self.length)}
+        if self._boundaries:
+            columns |= boundaries_of(pieces, self.length, self._boundaries, empty)
+        return columns
 
     def _read(self, pieces: Pieces) -> list[NDArray[Any]]:
         """Read the documents of pieces, each once, and return their tokens."""
