@@ -19,6 +19,7 @@ from dataporter.law import Order, Plan, ShuffledOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
+from dataporter.shards.index import Index
 from dataporter.shards.listing import Files, as_sequence, is_remote
 from dataporter.shards.opening import Wanted, surveyed
 from dataporter.shards.porter import Porter
@@ -222,19 +223,37 @@ class ShardedDataset:
 
         Samples of a view are numbered block by block.
         """
-        order: Order
-        if not shuffle:
-            order = BlockAfterBlock(int(rows.sum()), seed, rows=rows)
-        elif int(self.index.size.sum()) <= SMALL:  # not `decoded`, which depends on columns
-            order = ShuffledOrder(int(rows.sum()), seed)
-        else:
-            blocks = int(np.count_nonzero(rows))
-            tracks = tracks_for(blocks, step_size=step_size, world_size=world_size)
-            order = TracksOrder(rows, tracks, seed)
+        order = order_over(
+            self.index,
+            rows,
+            shuffle=shuffle,
+            seed=seed,
+            step_size=step_size,
+            world_size=world_size,
+        )
         if self._porter is None:
             return order
         is_view = rows is not self.index.rows
         return PortedOrder(order, self._porter, rows if is_view else None)
+
+
+def order_over(
+    index: Index,
+    rows: NDArray[np.int64],
+    *,
+    shuffle: bool,
+    seed: int,
+    step_size: int,
+    world_size: int,
+) -> Order:
+    """Choose the order of data in files, of which `rows` samples are made of each block."""
+    if not shuffle:
+        return BlockAfterBlock(int(rows.sum()), seed, rows=rows)
+    if int(index.size.sum()) <= SMALL:  # not `decoded`, which depends on columns
+        return ShuffledOrder(int(rows.sum()), seed)
+    blocks = int(np.count_nonzero(rows))
+    tracks = tracks_for(blocks, step_size=step_size, world_size=world_size)
+    return TracksOrder(rows, tracks, seed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,12 +33,11 @@ from dataporter.shards.messages import Incoming, answer, packed_error
 from dataporter.shards.notes import NOTE
 from dataporter.shards.origin import LocalOrigin, Origin
 from dataporter.shards.reporting import Reporter
-from dataporter.shards.schedule import Lookahead, Need, Standing
+from dataporter.shards.schedule import Lookahead, Need, Standing, bytes_ahead
 from dataporter.shards.storage.options import StorageOptions
 
 _logger = logging.getLogger("dataporter.shards")
 
-_AHEAD_BYTES = 4 << 30  # at most are brought ahead, and at most an eighth of the cache
 _FIRST_LOAD = 32 << 20  # bytes of blocks that are brought ahead at a time, stored and decoded
 _MOST_LOAD = 256 << 20  # likewise, when some have come
 _REMEMBERED = 60.0  # seconds for which a block that failed is not tried again
@@ -203,8 +202,7 @@ class Decoders:
                 self._lookaheads.pop(announcer, None)
                 continue
             if announcer not in self._lookaheads:
-                bound = min(_AHEAD_BYTES, self.cache.budget // 8)
-                index = self._index
+                index, bound = self._index, bytes_ahead(self.cache.budget)
                 self._lookaheads[announcer] = Lookahead(index.ends, index.decoded, bound)
             self._lookaheads[announcer].announce(standing)
         return list(self._lookaheads.values())

@@ -21,6 +21,18 @@ from dataporter.law import Order, Plan
 from dataporter.shards.cache import NEVER
 from dataporter.shards.tracks import Uses
 
+_AHEAD = 4 << 30  # bytes that are brought ahead at most
+_SHARE_AHEAD = 8  # they are at most this part of the cache
+
+
+def bytes_ahead(cache_bytes: int) -> int:
+    """Return the bytes that a porter brings ahead of its rank, into a cache of so many bytes.
+
+    >>> bytes_ahead(16 << 30) >> 30, bytes_ahead(200 << 30) >> 30
+    (2, 4)
+    """
+    return min(_AHEAD, cache_bytes // _SHARE_AHEAD)
+
 
 class Standing(NamedTuple):
     """The place of one rank: all before `start` is delivered, all before `stop` is being read."""

@@ -25,7 +25,7 @@ from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.shards.index import Index
 from dataporter.shards.opening import open_dataset
-from dataporter.shards.schedule import Lookahead, Standing
+from dataporter.shards.schedule import Lookahead, Standing, bytes_ahead
 from dataporter.shards.tracks import TracksOrder
 
 BLOCKS, ROWS, TRACKS = 80, 8, 8
@@ -202,7 +202,7 @@ def run_on(open_on: Any, folder: Path, nodes: int, *, state: Any = None, workers
         there.close()
     start = 0 if state is None else state["samples_processed"]
     by_node = shares(index, nodes, start)
-    bound = 3 * int(index.decoded.sum()) // (2 * nodes) // 8
+    bound = bytes_ahead(3 * int(index.decoded.sum()) // (2 * nodes))
     due = [set().union(*(share.brought(bound) for share in node)) for node in by_node]
     try:
         for pipe in pipes:
