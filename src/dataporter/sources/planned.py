@@ -206,12 +206,17 @@ class _Delivered:
     position: int
 
 
+def steps_announced(plan: Plan) -> int:
+    """Return the number of steps that an order is told of at a time."""
+    return max(min(_ANNOUNCED, plan.length // _ANNOUNCEMENTS) // plan.step_size, 1)
+
+
 def _tasks(
     progress: Progress, order: Order, plan: Plan, keys: EpochKeys, delivered: _Delivered
 ) -> Iterator[Task]:
     size, batches = plan.batch_size, 0
     begin, deal = progress.samples_processed, functools.partial(order.deal, progress.epoch)
-    announced = max(min(_ANNOUNCED, plan.length // _ANNOUNCEMENTS) // plan.step_size, 1)
+    announced = steps_announced(plan)
     for block in plan.blocks(begin, deal):
         positions = around(progress.ahead, block) if progress.ahead else block
         indices = order.indices(progress.epoch, positions)
