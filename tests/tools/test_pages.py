@@ -2,13 +2,14 @@
 
 import io
 import re
+from xml.etree import ElementTree  # noqa: ICN001  its usual alias is ET
 
 import pytest
 from jinja2 import UndefinedError
 from PIL import Image
 
 from dataporter.tools.pages import render
-from dataporter.tools.pages.pictures import add_tip, picture, png
+from dataporter.tools.pages.pictures import add_tip, picture, png, svg
 
 
 def draw(figure, greys):
@@ -55,6 +56,14 @@ def test_a_png_is_drawn_on_white_paper():
         assert image.format == "PNG"
         assert image.size == (600, 300)
         assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_an_svg_file_stands_by_itself():
+    drawn = svg(draw, (400, 200)).decode()
+    assert drawn.startswith("<?xml")
+    assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314
+    assert "var(--" not in drawn
+    assert drawn.count("<title>&lt;b&gt;20&lt;/b&gt; of '47'</title>") == 1
 
 
 def test_a_template_without_a_value_is_an_error_not_a_gap():

@@ -1,4 +1,4 @@
-"""Pictures by matplotlib: SVG inside a page, or a PNG file.
+"""Pictures by matplotlib: SVG inside a page, or a file, PNG or SVG.
 
 A picture of a page is drawn twice, for narrow and for wide screens, so that its text stays readable
 on both; the page's style shows one of them. Ink and grey differ between light and dark pages: they
@@ -68,6 +68,12 @@ def png(draw: Draw, size: tuple[int, int]) -> bytes:
     return _saved(draw, size, _ON_WHITE, format="png", dpi=1.5 * _PIXELS_PER_INCH)
 
 
+def svg(draw: Draw, size: tuple[int, int]) -> bytes:
+    """Draw a picture on white paper, as the contents of an SVG file."""
+    drawn = _saved(draw, size, _ON_WHITE, format="svg", metadata=_NO_METADATA)
+    return _with_tips(drawn.decode()).encode()
+
+
 def add_tip(artist: Any, text: str) -> None:
     """Show a text where the mouse points at a shape."""
     artist.set_gid(_TIP + text.replace('"', "'"))  # it becomes an attribute in quotes
@@ -75,14 +81,18 @@ def add_tip(artist: Any, text: str) -> None:
 
 def _svg(name: str, draw: Draw, size: tuple[int, int]) -> str:
     drawn = _saved(draw, size, _ON_PAGE, format="svg", transparent=True, metadata=_NO_METADATA)
-    svg = drawn[drawn.index(b"<svg") :].decode()
+    text = drawn[drawn.index(b"<svg") :].decode()
     for placeholder, variable in _VARIABLES.items():
-        svg = svg.replace(placeholder, variable)
-    svg = re.sub(r' (xmlns(:xlink)?|width|height|version)="[^"]*"', "", svg, count=5)
-    svg = re.sub(rf'<g id="{_TIP}([^"]*)">', r"<g><title>\1</title>", svg)
-    svg = re.sub(r'<g id="[^"]*"/>', "", svg)  # an empty group
-    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # names that all pictures share
-    return svg.replace("<svg", f'<svg role="img" aria-label="{name}"', 1)
+        text = text.replace(placeholder, variable)
+    text = re.sub(r' (xmlns(:xlink)?|width|height|version)="[^"]*"', "", text, count=5)
+    text = _with_tips(text)
+    text = re.sub(r'<g id="[^"]*"/>', "", text)  # an empty group
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # names that all pictures share
+    return text.replace("<svg", f'<svg role="img" aria-label="{name}"', 1)
+
+
+def _with_tips(text: str) -> str:
+    return re.sub(rf'<g id="{_TIP}([^"]*)">', r"<g><title>\1</title>", text)
 
 
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}

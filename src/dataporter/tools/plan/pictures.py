@@ -1,0 +1,133 @@
+"""The pictures of a plan: bytes in use, fetched bytes by node, and what a cache is good for."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dataporter.tools.pages.pictures import COLOURS, Greys, add_tip
+from dataporter.tools.plan.figures import PlanFigures
+from dataporter.tools.profile.units import percent, size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_POINTS = 400  # of a curve
+_NARROW_INCHES = 6
+_BARS = 64  # nodes that are shown one by one
+_USED, _FRESH, _RESUMED, _CACHE = COLOURS[2], COLOURS[2], COLOURS[1], COLOURS[0]
+
+
+def draw_all(figures: PlanFigures, figure: Figure, greys: Greys) -> None:
+    """Draw all of them, one below the other."""
+    panels = [draw_in_use, draw_nodes, *([draw_cache] if figures.needs_cache else [])]
+    parts: Any = figure.subfigures(len(panels), 1)
+    for draw, part in zip(panels, parts, strict=True):
+        draw(figures, part, greys)
+
+
+def draw_in_use(figures: PlanFigures, figure: Any, greys: Greys) -> None:
+    """Draw the bytes in use on a node along the steps that were evaluated."""
+    axes: Axes = figure.subplots()
+    most, mean = figures.curve
+    steps = np.arange(len(most))
+    chunk = -(-len(most) // _POINTS)
+    starts = np.arange(0, len(most), chunk)
+    counts = np.diff(np.append(starts, len(most)))
+    means = np.add.reduceat(mean, starts) / counts
+    highest = np.maximum.reduceat(most, starts)
+    axes.plot(steps[starts], means, color=greys.pale, linewidth=4, label="mean of nodes")
+    axes.plot(steps[starts], highest, color=_USED, label="node with most")
+    top = float(most.max())
+    if figures.cache is not None:
+        _line(axes, figures.cache.bytes, top, f"cache: {size(figures.cache.bytes)}")
+    axes.set(xlabel="step of an epoch", xlim=(0, max(len(most) - 1, 1)))
+    _entitle(axes, "Decoded bytes of the blocks in use on a node")
+    axes.set_ylim(0, 1.25 * _top(figures, top))
+    axes.yaxis.set_major_formatter(_formatter(size))
+    axes.legend(loc="lower right", ncols=_columns(axes))
+
+
+def _top(figures: PlanFigures, top: float) -> float:
+    """Return the highest value to be seen: a cache that is much larger stays above the picture."""
+    cache = figures.cache.bytes if figures.cache is not None else 0
+    return max(top, cache) if cache <= 4 * top else top
+
+
+def _line(axes: Axes, value: float, top: float, label: str) -> None:
+    is_seen = value <= 4 * top
+    axes.axhline(
+        value if is_seen else 1.2 * top,
+        color=_CACHE,
+        linestyle="--" if is_seen else ":",
+        label=label if is_seen else f"{label}, far above",
+    )
+
+
+def draw_nodes(figures: PlanFigures, figure: Any, greys: Greys) -> None:
+    """Draw the bytes that each node fetches in an epoch, and after a resume."""
+    axes: Axes = figure.subplots()
+    runs = [("an epoch", figures.fresh, _FRESH)]
+    if figures.resumed is not None:
+        runs.append(("the rest after a resume", figures.resumed, _RESUMED))
+    nodes = np.arange(min(figures.nodes, _BARS))
+    width = 0.8 / len(runs)
+    for number, (name, fetching, colour) in enumerate(runs):
+        heights = fetching.by_node[:_BARS]
+        bars = axes.bar(nodes + number * width, heights, width, color=colour, label=name)
+        for bar, node, height in zip(bars, nodes.tolist(), heights, strict=True):
+            add_tip(bar, f"node {node}: {size(height)}")
+    share = figures.stored_bytes / figures.nodes
+    axes.axhline(share, color=greys.ink, linestyle="--", label="its share of all data")
+    title = "Stored bytes that each node fetches, into an empty cache"
+    if figures.nodes > _BARS:
+        title += f" (the first {_BARS} of {figures.nodes:,})"
+    _entitle(axes, title)
+    room = 1.7 if _is_narrow(axes) else 1.3  # above the bars, for the legend
+    axes.set(xlabel="node", ylim=(0, room * max(share, figures.fresh.most_bytes)))
+    axes.yaxis.set_major_formatter(_formatter(size))
+    axes.locator_params(axis="x", integer=True)
+    axes.legend(loc="upper right", ncols=_columns(axes))
+
+
+def draw_cache(figures: PlanFigures, figure: Any, greys: Greys) -> None:
+    """Draw the share of later epochs that a cache serves, by its size."""
+    axes: Axes = figure.subplots()
+    least, everything = figures.in_use.bytes_most, float(figures.decoded_bytes)
+    second = figures.fresh.reads_per_block / figures.nodes
+    sizes = np.linspace(min(least, everything), everything, 50)
+    axes.axvspan(0, least, color=greys.line, label="too small", linewidth=0)
+    axes.plot(sizes, sizes / everything, color=_USED, label="later epochs")
+    if figures.nodes > 1:
+        shares = np.minimum(sizes / everything, second)
+        axes.plot(sizes, shares, color=_RESUMED, label="second epoch")
+    if figures.cache is not None:
+        at = min(figures.cache.bytes, 1.05 * everything)
+        axes.axvline(at, color=_CACHE, linestyle="--", label=f"{size(figures.cache.bytes)}")
+    _entitle(axes, "Share of an epoch that comes from the cache")
+    axes.set(xlabel="cache of a node", xlim=(0, 1.1 * everything), ylim=(0, 1.05))
+    axes.xaxis.set_major_formatter(_formatter(size))
+    axes.yaxis.set_major_formatter(_formatter(percent))
+    axes.legend(loc="center right")
+
+
+def _entitle(axes: Axes, title: str) -> None:
+    axes.set_title(textwrap.fill(title, 40) if _is_narrow(axes) else title)
+
+
+def _columns(axes: Axes) -> int:
+    return 1 if _is_narrow(axes) else 3
+
+
+def _is_narrow(axes: Axes) -> bool:
+    figure: Any = axes.figure
+    return bool(figure.bbox.width / figure.dpi < _NARROW_INCHES)
+
+
+def _formatter(write: Any) -> Any:
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415  an extra, and slow to import
+
+    return FuncFormatter(lambda value, _place: write(value) if value > 0 else "0")

@@ -1,0 +1,235 @@
+"""The figures of a planned run in words: a table, a verdict on the shuffle, warnings."""
+
+from __future__ import annotations
+
+from dataporter.law.explanation import Row, counted
+from dataporter.tools.plan.figures import Fetching, PlanFigures, Shuffle
+from dataporter.tools.profile.units import duration, percent, rate, size
+
+_LARGE = 64 << 20  # decoded bytes of a block
+_MANY_READS = 1.1  # of a block
+_PERFECT = 0.05  # inflation that nobody could measure
+_SLIGHT = 0.5
+_MINUTES, _HOURS = 120, 7200  # seconds from which on other units are used
+
+
+def rows_of(figures: PlanFigures) -> list[Row]:
+    """Headings, and the figures under each."""
+    return [
+        ("data", _data(figures)),
+        ("run", _run(figures)),
+        ("order", _order(figures)),
+        ("reads", _reads(figures, figures.fresh)),
+        *([("resumed", _resumed(figures, figures.resumed))] if figures.resumed else []),
+        ("in use", _in_use(figures)),
+        *([("ahead", _ahead(figures)), ("cache", _cache(figures))] if figures.needs_cache else []),
+        ("first batch", _first_batch(figures)),
+        ("link", _link(figures)),
+        *([("shuffle", shuffle_in_words(figures.shuffle))] if figures.shuffle else []),
+    ]
+
+
+def warnings_of(figures: PlanFigures) -> list[str]:
+    """Say what is wrong with the plan, and what to do."""
+    found = [
+        _cache_warning(figures),
+        _tracks_warning(figures),
+        _reads_warning(figures),
+        _blocks_warning(figures),
+    ]
+    return [text for text in found if text is not None]
+
+
+def shuffle_in_words(shuffle: Shuffle) -> str:
+    """Say how good a shuffle is."""
+    met = (
+        f"in a step, a sample meets {_few(shuffle.mates)} others of its block (perfect shuffle: "
+        f"{_few(shuffle.mates_if_perfect)})"
+    )
+    if shuffle.inflation < _PERFECT:
+        return f"as good as a perfect shuffle: {met}"
+    quality = "slightly worse" if shuffle.inflation < _SLIGHT else "worse"
+    return (
+        f"{quality} than a perfect shuffle: {met}. If samples of a block have the correlation r, "
+        f"the variance of a step's mean is 1 + {shuffle.inflation:.2g} r times as large"
+    )
+
+
+def time_in_words(seconds: float) -> str:
+    """Write a time that may be long.
+
+    >>> time_in_words(0.5), time_in_words(150), time_in_words(90_000)
+    ('500 ms', '2.5 minutes', '25.0 hours')
+    """
+    if seconds >= _HOURS:
+        return f"{seconds / 3600:,.1f} hours"
+    return f"{seconds / 60:.1f} minutes" if seconds >= _MINUTES else duration(seconds)
+
+
+def _data(figures: PlanFigures) -> str:
+    bytes_ = f"{size(figures.stored_bytes)} stored, {size(figures.decoded_bytes)} decoded"
+    return (
+        f"{counted(figures.samples, 'sample')} in {counted(figures.blocks, 'block')} of format "
+        f"{figures.format}; {bytes_}"
+    )
+
+
+def _run(figures: PlanFigures) -> str:
+    workers = counted(figures.workers, "worker")
+    return (
+        f"{counted(figures.nodes, 'node')} of {counted(figures.ranks, 'rank')} with {workers}, "
+        f"batches of {figures.batch:,}: {counted(figures.steps, 'step')} of "
+        f"{figures.step_size:,} samples in an epoch"
+    )
+
+
+def _order(figures: PlanFigures) -> str:
+    if figures.order == "tracks":
+        return f"{counted(figures.tracks or 0, 'track')} side by side"
+    if figures.order == "in order":
+        return "not shuffled: one block after the other"
+    return "shuffled as a whole, since the data is small: all blocks are in use"
+
+
+def _reads(figures: PlanFigures, fetching: Fetching) -> str:
+    at_most = "at most " if figures.is_stored_at_most else ""
+    nodes = f"a block is read by {fetching.reads_per_block:.2f} nodes"
+    text = f"{nodes}; a node fetches {at_most}{size(fetching.bytes_per_node)} in an epoch"
+    if fetching.most_bytes > 1.01 * fetching.bytes_per_node:
+        text += f", one of them {size(fetching.most_bytes)}"
+    if figures.is_stored_at_most:
+        text += " (the stored bytes of the chosen columns are not known, these are of all)"
+    if fetching.evaluated < fetching.steps:
+        text += f"; from {fetching.evaluated:,} of {counted(fetching.steps, 'step')}"
+    return text
+
+
+def _resumed(figures: PlanFigures, fetching: Fetching) -> str:
+    at_most = "at most " if figures.is_stored_at_most else ""
+    return (
+        f"at position {fetching.position:,}, saved with other batches or ranks, with empty caches: "
+        f"a block is read by {fetching.reads_per_block:.2f} nodes; a node fetches "
+        f"{at_most}{size(fetching.bytes_per_node)} in the rest of the epoch"
+    )
+
+
+def _in_use(figures: PlanFigures) -> str:
+    used = figures.in_use
+    text = (
+        f"{counted(round(used.blocks_mean), 'block')} at a time on a node, "
+        f"{size(used.bytes_mean)} decoded; at most {round(used.blocks_most):,} blocks and "
+        f"{size(used.bytes_most)}"
+    )
+    if figures.needs_cache:
+        return f"{text}, the least that a cache must hold"
+    return f"{text}. Files are mapped where they lie: there is no cache"
+
+
+def _ahead(figures: PlanFigures) -> str:
+    return (
+        f"the porter of each rank brings up to {size(figures.ahead_bytes)} of the blocks that come "
+        "next, as far as the cache has room"
+    )
+
+
+def _cache(figures: PlanFigures) -> str:
+    cache = figures.cache
+    if cache is None:
+        return (
+            f"{size(figures.good_cache)} on each node hold the blocks in use and some ahead; "
+            f"{size(figures.decoded_bytes)} hold all data, and later epochs fetch nothing"
+        )
+    if not cache.is_enough:
+        return f"{size(cache.bytes)}: too small"
+    text = f"{size(cache.bytes)}: enough; it serves {percent(cache.later_epochs)} of later epochs"
+    if cache.second_epoch < cache.later_epochs:
+        text += (
+            f", {percent(cache.second_epoch)} of the second one: each node reads other blocks in "
+            "each epoch"
+        )
+    return text
+
+
+def _first_batch(figures: PlanFigures) -> str:
+    first = figures.first_batch
+    at_most = "at most " if figures.is_stored_at_most else ""
+    text = (
+        f"{at_most}{time_in_words(first.seconds)}: a node fetches {counted(first.blocks, 'block')} "
+        f"({size(first.bytes)}) at {size(figures.bandwidth)} a second"
+    )
+    if first.round_trips:
+        trips = counted(first.round_trips, "round trip")
+        text += f", after {trips} of {duration(figures.latency)}"
+    return f"{text}; without the start of processes and decoding"
+
+
+def _link(figures: PlanFigures) -> str:
+    fresh = figures.fresh
+    least = "at least " if figures.is_stored_at_most else ""
+    most = "at most " if figures.is_stored_at_most else ""
+    return (
+        f"an epoch is fetched in {most}{time_in_words(fresh.seconds)}: {least}"
+        f"{rate(fresh.samples_per_second)} samples a second for all nodes together"
+    )
+
+
+def _cache_warning(figures: PlanFigures) -> str | None:
+    cache, needed = figures.cache, figures.in_use.bytes_most
+    if cache is None:
+        return None
+    if not cache.is_enough:
+        return (
+            f"The cache is too small: blocks in use on a node take {size(needed)}, and --cache is "
+            f"{size(cache.bytes)}. The run would end with an error. Give it a larger cache, or "
+            "write smaller blocks."
+        )
+    if not cache.has_room_ahead:
+        return (
+            f"The cache has little room for blocks ahead: {size(needed)} of its "
+            f"{size(cache.bytes)} are in use, and steps may wait for blocks. Give it "
+            f"{size(figures.good_cache)} or more."
+        )
+    return None
+
+
+def _tracks_warning(figures: PlanFigures) -> str | None:
+    tracks, step = figures.tracks, figures.step_size
+    if tracks is None or tracks >= step:
+        return None
+    wanted = 8 << (step - 1).bit_length()
+    return (
+        f"There are fewer tracks than samples in a step, {tracks:,} and {step:,}: a step has about "
+        f"{_few(step / tracks)} samples of each block that it reads. The number of blocks, "
+        f"{figures.blocks:,}, allows no more tracks. Write smaller blocks, {wanted:,} or more."
+    )
+
+
+def _reads_warning(figures: PlanFigures) -> str | None:
+    reads = figures.fresh.reads_per_block
+    if figures.nodes == 1 or reads <= _MANY_READS:
+        return None
+    times = f"blocks are fetched by {reads:.2f} nodes in the mean"
+    if figures.order == "in order":
+        return (
+            f"Without a shuffle, {times}: ranks take turns, sample by sample. Shuffle, so that "
+            "each node reads its own blocks."
+        )
+    if figures.order == "whole shuffle":
+        return f"Small data is shuffled as a whole, so {times}. A cache for all of it is small too."
+    return (
+        f"Ranks do not divide the tracks: {times}. With a power of two of nodes, ranks and samples "
+        "in a batch, each block is fetched by one node."
+    )
+
+
+def _blocks_warning(figures: PlanFigures) -> str | None:
+    if figures.block_bytes <= _LARGE:
+        return None
+    return (
+        f"Blocks are large: {size(figures.block_bytes)} decoded (median). The first batch and the "
+        "cache grow with them. Write the files again with blocks of 8 to 32 MB."
+    )
+
+
+def _few(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"  # noqa: PLR2004
