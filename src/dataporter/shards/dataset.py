@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -29,9 +29,6 @@ from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.urls import urls_with_secrets
 from dataporter.shards.tracks import BlockAfterBlock, TracksOrder, tracks_for
 from dataporter.shards.view_rows import RowsOfView
-
-if TYPE_CHECKING:
-    from dataporter.views.packing import Packed
 
 # Files of up to so many bytes are shuffled as a whole: all of their blocks are in use at a time.
 SMALL = 128 * 2**20
@@ -189,16 +186,16 @@ class ShardedDataset:
 
         return where(self, predicate, name, **options)
 
+    def packed(self, length: int = 2048, **options: Any) -> Any:
+        """Return the documents in samples of `length` tokens: see `dataporter.views.packed`."""
+        from dataporter.views import packed  # noqa: PLC0415  likewise
+
+        return packed(self, length, **options)
+
     @property
     def block_rows(self) -> NDArray[np.int64]:
         """The rows of each block; shape (blocks,)."""
         return self.index.rows
-
-    def packed(self, length: int = 2048, **options: Any) -> Packed:
-        """Return the documents as samples of `length` tokens each (`dataporter.views.packed`)."""
-        from dataporter.views.packing import packed  # noqa: PLC0415  a higher floor
-
-        return packed(self, length, **options)
 
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order that a loader reads: well mixed, from few blocks at a time."""

@@ -1,14 +1,15 @@
-"""Names of functions and other callables that change when their code does."""
+"""Names of tokenizers and other callables that change when they do."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import pickle
-from types import CodeType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from dataporter.errors import OptionError
+from dataporter.views.code_hash import code_hash
 
 
 def code_name(called: Any) -> str:
@@ -17,7 +18,8 @@ def code_name(called: Any) -> str:
     >>> code_name(lambda text: text.split()) == code_name(lambda text: text.split(","))
     False
     """
-    return f"{_name(called)} {hashlib.blake2b(_shown(called), digest_size=8).hexdigest()}"
+    digest = hashlib.blake2b(code_hash(called).encode() + _contents(called), digest_size=8)
+    return f"{_name(called)} {digest.hexdigest()}"
 
 
 def _name(called: Any) -> str:
@@ -26,39 +28,22 @@ def _name(called: Any) -> str:
     return f"{own} {known}" if isinstance(known, str) and known else own
 
 
-def _shown(value: Any) -> bytes:
-    """Return bytes that are equal for callables that do the same."""
-    if isinstance(value, functools.partial):
-        parts = [value.func, value.args, sorted(value.keywords.items())]
-        return b"partial" + b"\x1f".join(map(_shown, parts))
-    if hasattr(value, "__func__"):  # a method
-        return _shown(value.__self__) + _shown(value.__func__)
-    code = getattr(value, "__code__", None)
-    if isinstance(code, CodeType):
-        cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
-        return _code(code) + _shown([getattr(value, "__defaults__", None), *cells])
-    tokenizer = getattr(value, "backend_tokenizer", value)
+def _contents(called: Any) -> bytes:
+    """Return what an object holds, which its code does not tell."""
+    if isinstance(called, functools.partial):
+        return _contents(called.func)
+    if isinstance(called, MethodType):
+        return _contents(called.__self__)
+    if isinstance(called, FunctionType | BuiltinFunctionType | type):
+        return b""
+    tokenizer = getattr(called, "backend_tokenizer", called)
     if hasattr(tokenizer, "to_str"):  # of the package tokenizers: its JSON
         return str(tokenizer.to_str()).encode()
-    if isinstance(value, list | tuple):
-        return b"[" + b"\x1f".join(map(_shown, value)) + b"]"
     try:
-        return pickle.dumps(value, protocol=4)
+        return pickle.dumps(called, protocol=4)
     except Exception as error:
         msg = (
-            f"{type(value).__name__} cannot be told from others ({type(error).__name__}: {error}). "
-            "Pass name=, and another name whenever it changes."
+            f"{type(called).__name__} cannot be told from others ({type(error).__name__}: "
+            f"{error}). Pass name=, and another name whenever it changes."
         )
         raise OptionError(msg) from error
-
-
-def _code(code: CodeType) -> bytes:
-    constants = [_constant(each) for each in code.co_consts]
-    return repr((code.co_code, code.co_names, code.co_varnames, constants)).encode()
-
-
-def _constant(value: Any) -> Any:
-    if isinstance(value, CodeType):
-        return _code(value)
-    # The order of a set of strings differs from process to process.
-    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

@@ -29,11 +29,11 @@ class LengthBatches:
     """A batch sampler: batches of similar lengths, of at most `max_tokens` tokens with padding.
 
     >>> from dataporter import ResumableDataLoader
-    >>> texts = ["a" * length for length in (3, 9, 4, 3, 8, 4, 9, 3)]
+    >>> texts = ["a" * length for length in (3, 9, 3, 3, 9, 3, 9, 3, 3)]
     >>> batches = LengthBatches([len(text) for text in texts], max_tokens=18)
     >>> loader = ResumableDataLoader(texts, batch_sampler=batches, seed=1)
     >>> sorted(sorted(map(len, batch)) for batch in loader)
-    [[3, 3, 3], [4, 4], [8], [9, 9]]
+    [[3, 3, 3, 3, 3, 3], [9], [9, 9]]
 
     - `lengths`: the tokens of each sample.
     - `max_tokens`: the most tokens of a batch: its number of samples times its longest length.
