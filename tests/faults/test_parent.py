@@ -1,6 +1,7 @@
 """The parent is killed, told to end, or ends: its workers go with it, and nothing is left."""
 
 import json
+import contextlib
 import os
 import signal
 import subprocess
@@ -87,7 +88,9 @@ def named_memory(pid: int) -> set[str]:
     """What a process has of memory that has a name, and so can be left behind."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     names = {line.split(maxsplit=5)[-1] for line in lines}
-    names |= {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}  # noqa: PTH115
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            names.add(os.readlink(link))  # noqa: PTH115
     return {name for name in names if name.startswith("/dev/shm")}  # noqa: S108
 
 
