@@ -1,7 +1,7 @@
 """The parent is killed, told to end, or ends: its workers go with it, and nothing is left."""
 
-import json
 import contextlib
+import json
 import os
 import signal
 import subprocess
