@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from porters import tidy
 from support import Augmented, plain
+from torch.utils.data import TensorDataset
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import (
@@ -298,6 +299,34 @@ def test_ranks_that_share_a_mixture_read_blocks_of_their_own(corpora):
         numbers = [number for batch in loader for number in plain(batch["id"])]
         blocks.append({number // 10 for number in numbers})
     assert len(blocks[0] & blocks[1]) <= 0.2 * len(blocks[0] | blocks[1])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_tensors_are_gathered_as_they_are_read_one_by_one(num_workers):
+    def parts(kind):
+        first, second = torch.arange(60.0).reshape(30, 2), torch.arange(100.0, 140).reshape(20, 2)
+        if kind == "tensors":
+            return first, second
+        if kind == "arrays":
+            return first.numpy(), second.numpy()
+        if kind == "rows":  # nothing gathers a list
+            return list(first), list(second)
+        pairs = (TensorDataset(each, each[:, 0].long()) for each in (first, second))
+        return tuple(pairs) if kind == "datasets" else tuple(map(list, pairs))
+
+    def batches(kind):
+        mixture = Mixture(dict(zip("ab", ((part, 1) for part in parts(kind)), strict=True)))
+        assert (mixture.batch_gather() is not None) == (kind in {"tensors", "arrays", "datasets"})
+        return [plain(batch) for batch in loader_of(mixture, 7, num_workers=num_workers)]
+
+    assert batches("tensors") == batches("arrays") == batches("rows")
+    assert batches("datasets") == batches("pairs")
+
+
+def test_parts_that_differ_in_shape_are_not_gathered():
+    unlike = {"a": (torch.zeros(5, 2), 1), "b": (torch.zeros(5, 3), 1)}
+    assert Mixture(unlike).batch_gather() is None
+    assert Mixture({"a": (torch.zeros(5), 1), "b": ([0.0] * 5, 1)}).batch_gather() is None
 
 
 # Words

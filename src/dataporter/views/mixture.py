@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from dataporter.errors import OptionError, OptionTypeError
+from dataporter.fetch.vectorised import Gather
 from dataporter.law.explanation import counted
 from dataporter.sources.fingerprint import dataset_fingerprint
+from dataporter.views.joined_batches import gather_of_parts
 from dataporter.views.mixture_order import MixtureOrder, Part, seeded
 from dataporter.views.parts import Asked, index_space, order_of, read
 from dataporter.views.segments import Segment
@@ -64,6 +67,9 @@ class Mixture:
         self._lengths = {name: _length(name, data) for name, data in self._datasets.items()}
         self._spaces = {name: index_space(data) for name, data in self._datasets.items()}
         self._ends = np.cumsum(list(self._spaces.values()))
+        self._bounds: list[int] = self._ends.tolist()
+        firsts = [0, *self._bounds[:-1]]
+        self._places = list(zip(self._datasets, firsts, strict=True))  # name and first index
         self._schedule = _checked_schedule(schedule, weights, set(self._datasets))
         if epoch not in _EPOCHS and (isinstance(epoch, bool) or not isinstance(epoch, int)):
             msg = f"epoch must be 'longest', 'shortest', 'all' or a number, found {epoch!r}."
@@ -105,17 +111,22 @@ class Mixture:
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Read many samples at once, those of one part together."""
-        numbers = np.asarray(indices, dtype=np.int64)
-        parts = np.searchsorted(self._ends, numbers, side="right")
-        found: list[Any] = [None] * len(numbers)
-        for number in np.unique(parts).tolist():
-            name = list(self._datasets)[number]
-            there = np.flatnonzero(parts == number)
-            first = int(self._ends[number]) - self._spaces[name]
-            samples = read(self._datasets[name], (numbers[there] - first).tolist())
-            for at, sample in zip(there.tolist(), samples, strict=True):
+        of_parts: dict[int, list[int]] = {}
+        for at, index in enumerate(indices):
+            of_parts.setdefault(bisect_right(self._bounds, index), []).append(at)
+        found: list[Any] = [None] * len(indices)
+        for number, there in of_parts.items():
+            name, first = self._places[number]
+            samples = read(self._datasets[name], [indices[at] - first for at in there])
+            for at, sample in zip(there, samples, strict=True):
                 found[at] = sample if self._name_as is None else self._named(sample, name)
         return found
+
+    def batch_gather(self) -> Gather | None:
+        """Return what gathers batches, if all parts can be gathered and are alike."""
+        if self._name_as is not None:
+            return None
+        return gather_of_parts(list(self._datasets.values()), self._ends)
 
     def _named(self, sample: Any, name: str) -> dict[Any, Any]:
         if not isinstance(sample, dict):
