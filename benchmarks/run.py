@@ -8,6 +8,7 @@ Races (`--rows`, `--seconds`, `--out FILE.json`):
 Other measurements:
     gpu.py       delivery to a CUDA device; `--out` as above
     order.py     an index of the shuffled order
+    views.py     mixtures and packed documents beside what they are made of; not part of this run
     resume.py    from a state to the first batch
     kit.py       collators, converters, the loader beside a training step
     profile_overhead.py  what profiling costs; not part of this run

@@ -1,0 +1,170 @@
+"""Views: what mixtures, packing and batches by length cost beside what they are made of.
+
+    python benchmarks/views.py [--workers 0,2] [--rounds 5]
+
+A mixture of four parts is compared with its parts alone, each weighted by its share: 1.0 is as
+fast as reading the parts one after the other. Packed documents are compared with windows of a
+token file, which are as long. The order's cost is that of an index, in arrays of 8,192.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from measure import table
+from torch.utils.data import Dataset, TensorDataset
+
+from dataporter.law import Order, ShuffledOrder
+from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.shards import dataset as dataset_module
+from dataporter.shards.dataset import ShardedDataset
+from dataporter.views import LengthBatches, Mixture
+
+SHARES = (0.4, 0.3, 0.2, 0.1)
+LENGTH = 2048  # tokens of a packed sample
+BATCH = 64
+_WARM, _BATCHES = 30, 250
+
+
+class Rows(Dataset[Any]):
+    """Arrays that Python makes one by one."""
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(256, index, np.float32)
+
+
+def seconds_of(data: Any, workers: int, batch_size: int = BATCH) -> float:
+    """Take some batches, and return the seconds for one."""
+    loader = ResumableDataLoader(data, batch_size, shuffle=True, seed=1, num_workers=workers)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    for _ in range(_WARM):
+        next(batches)
+    begun = time.perf_counter()
+    for _ in range(_BATCHES):
+        next(batches)
+    return (time.perf_counter() - begun) / _BATCHES
+
+
+def mixtures(workers: list[int], rounds: int) -> str:
+    """Mixtures beside their parts."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "arrays made in Python": Rows,
+        "dicts in a list": lambda: [{"number": number} for number in range(100_000)],
+        "tensors": lambda: TensorDataset(torch.randn(100_000, 64)),
+    }
+    rows = []
+    for title, make in kinds.items():
+        parts = [make() for _ in SHARES]
+        mixture = Mixture(
+            {str(at): pair for at, pair in enumerate(zip(parts, SHARES, strict=True))}
+        )
+        for count in workers:
+            ratios, speeds = [], []
+            for _ in range(rounds):
+                alone = [seconds_of(part, count) for part in parts]
+                mixed = seconds_of(mixture, count)
+                expected = sum(np.multiply(alone, SHARES))
+                ratios.append(expected / mixed)
+                speeds.append(BATCH / mixed)
+            cells = f"{statistics.median(speeds):,.0f}", f"{statistics.median(ratios):.2f}"
+            rows.append([title, str(count), *cells])
+    return table("Mixtures of four parts", ["", "workers", "samples/s", "of the parts"], rows)
+
+
+def write_documents(folder: Path) -> None:
+    """Write documents of tokens as Arrow files, and the same tokens as a file."""
+    random = np.random.default_rng(0)
+    (folder / "arrow").mkdir()
+    flat = []
+    for number in range(4):
+        lengths = random.lognormal(6, 1.2, 12_000).astype(np.int64) + 1
+        tokens = random.integers(0, 50_000, lengths.sum()).astype(np.uint16)
+        ends = pa.array(np.append(0, np.cumsum(lengths)))
+        column = pa.LargeListArray.from_arrays(ends, pa.array(tokens))
+        documents = pa.table({"tokens": column})
+        with (
+            pa.OSFile(str(folder / "arrow" / f"{number}.arrow"), "wb") as file,
+            pa.ipc.new_file(file, documents.schema) as writer,
+        ):
+            writer.write_table(documents, max_chunksize=2000)
+        flat.append(tokens)
+    np.concatenate(flat).tofile(folder / "tokens.bin")
+
+
+def packing(folder: Path, workers: list[int], rounds: int) -> str:
+    """Packed documents beside windows of a token file."""
+    write_documents(folder)
+    corpus = ShardedDataset(folder / "arrow")
+    views = {
+        "windows": corpus.packed(LENGTH),
+        "windows with boundaries": corpus.packed(LENGTH, boundaries=True),
+        "best fit": corpus.packed(LENGTH, kind="best-fit"),
+    }
+    ready = ShardedDataset(folder / "tokens.bin", dtype="uint16", window=LENGTH)
+    rows = []
+    for title, view in views.items():
+        for count in workers:
+            ratios = [
+                seconds_of(ready, count, 32) / seconds_of(view, count, 32) for _ in range(rounds)
+            ]
+            rows.append([title, str(count), f"{statistics.median(ratios):.2f}"])
+    return table("Packed documents", ["", "workers", "of windows of a token file"], rows)
+
+
+def orders(folder: Path, rounds: int) -> str:
+    """Nanoseconds for an index of each order."""
+    mixture = Mixture(
+        {str(at): (range(100_000), share) for at, share in enumerate(SHARES)}, epoch=1_000_000
+    )
+    lengths = np.random.default_rng(0).lognormal(5.5, 1.0, 300_000).clip(8, 4096).astype(np.int64)
+    packed = ShardedDataset(folder / "arrow").packed(LENGTH)
+    asked: dict[str, Any] = {"shuffle": True, "seed": 1, "step_size": BATCH, "world_size": 1}
+    batches = LengthBatches(lengths, max_tokens=16_384)
+    found: dict[str, Order] = {
+        "shuffled": ShuffledOrder(1_000_000, seed=1),
+        "mixture of four": mixture.epoch_order(**asked),
+        "packed windows": packed.epoch_order(**asked),
+        "batches by length, a sample": batches.epoch_order(**asked),
+    }
+    rows = []
+    for title, order in found.items():
+        positions = np.arange(min(8192, order.length))
+        per_position = len(lengths) / len(batches) if order.of_batches else 1
+        times = []
+        for _ in range(rounds + 1):  # the first one sets up the epoch
+            begun = time.perf_counter()
+            order.indices(0, positions)
+            times.append((time.perf_counter() - begun) / len(positions) / per_position)
+        rows.append([title, f"{1e9 * statistics.median(times[1:]):.0f}"])
+    return table("Orders", ["", "ns an index"], rows)
+
+
+def main() -> None:
+    """Print the tables."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--workers", default="0,2", help="numbers of workers")
+    options.add_argument("--rounds", type=int, default=5)
+    asked = options.parse_args()
+    workers = [int(count) for count in asked.workers.split(",")]
+    dataset_module.SMALL = 0  # tracks, as for large data
+    print(mixtures(workers, asked.rounds))
+    with tempfile.TemporaryDirectory() as folder:
+        print(packing(Path(folder), workers, asked.rounds))
+        print(orders(Path(folder), asked.rounds))
+
+
+if __name__ == "__main__":
+    main()
