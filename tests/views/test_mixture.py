@@ -25,7 +25,7 @@ from dataporter.errors import (
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.testing import verify
-from dataporter.views import Mixture
+from dataporter.views import Mixture, where
 
 WEB, CODE, MATH = range(1000), range(1000, 1060), range(2000, 2030)
 
@@ -242,6 +242,15 @@ def test_batches_of_another_size_are_from_one_part_after_a_resume():
 
 
 # Parts of all kinds
+
+
+def test_a_part_may_leave_samples_out():
+    odd = where(list(CODE), lambda number: number % 2 == 1, name="odd", lazy=True)
+    mixture = Mixture({"web": (WEB, 1), "odd": (odd, 1)}, epoch=120)
+    assert mixture.leaves_samples_out
+    found = flat(loader_of(mixture))
+    assert sum(sample < 1000 for sample in found) == 60
+    assert sorted(sample for sample in found if sample >= 1000) == list(range(1001, 1060, 2))
 
 
 def test_mixtures_nest():

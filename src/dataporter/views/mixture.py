@@ -102,6 +102,11 @@ class Mixture:
         """The number that all indices are below."""
         return int(self._ends[-1])
 
+    @property
+    def leaves_samples_out(self) -> bool:
+        """True if a part does so: batches may be shorter."""
+        return any(getattr(data, "leaves_samples_out", False) for data in self._datasets.values())
+
     def __getitem__(self, index: int) -> Any:
         if not -self.index_space <= index < self.index_space:
             msg = f"the index {index} is out of range: the mixture has {len(self):,} samples."
