@@ -33,12 +33,17 @@ def gather_of_parts(parts: Sequence[Any], ends: NDArray[np.int64]) -> Gather | N
 
     def gather(indices: NDArray[np.int64], empty: Empty | None) -> Any:
         part = np.searchsorted(ends, indices, side="right")
-        places, batches = [], []
-        for number in np.flatnonzero(np.bincount(part, minlength=len(gathers))).tolist():
-            there = np.flatnonzero(part == number)
-            places.append(torch.from_numpy(there))
-            batches.append(gathers[number](indices[there] - firsts[number], None))
-        return _joined(batches, places, len(indices), empty)
+        by_part = np.argsort(part, kind="stable")
+        stops = np.bincount(part, minlength=len(gathers)).cumsum().tolist()
+        own = (indices - firsts[part])[by_part]
+        batches, start = [], 0
+        for gather_part, stop in zip(gathers, stops, strict=True):
+            if start < stop:
+                batches.append(gather_part(own[start:stop], None))
+            start = stop
+        back = np.empty_like(by_part)
+        back[by_part] = np.arange(len(by_part))
+        return _joined(batches, torch.from_numpy(back), empty)
 
     return gather
 
@@ -56,19 +61,14 @@ def _kind(batch: Any) -> Any:
     return None
 
 
-def _joined(batches: list[Any], places: list[torch.Tensor], count: int, empty: Empty | None) -> Any:
-    """Put the rows of batches to their places in one batch."""
+def _joined(batches: list[Any], rows: torch.Tensor, empty: Empty | None) -> Any:
+    """Lay batches one after the other, and return the rows of that."""
     first = batches[0]
     if isinstance(first, dict):
-        return {
-            name: _joined([each[name] for each in batches], places, count, empty) for name in first
-        }
+        return {name: _joined([each[name] for each in batches], rows, empty) for name in first}
     if isinstance(first, list | tuple):
-        return type(first)(
-            _joined(list(each), places, count, empty) for each in zip(*batches, strict=True)
-        )
-    shape = (count, *first.shape[1:])
-    joined = torch.empty(shape, dtype=first.dtype) if empty is None else empty(shape, first.dtype)
-    for batch, there in zip(batches, places, strict=True):
-        joined[there] = batch
-    return joined
+        return type(first)(_joined(list(each), rows, empty) for each in zip(*batches, strict=True))
+    whole = torch.cat(batches)
+    if empty is None:
+        return whole.index_select(0, rows)
+    return torch.index_select(whole, 0, rows, out=empty(tuple(whole.shape), whole.dtype))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dataporter.errors import OptionError, OptionTypeError
+from dataporter.fetch.fetcher import getitems_of
 from dataporter.fetch.vectorised import Gather
 from dataporter.law.explanation import counted
 from dataporter.sources.fingerprint import dataset_fingerprint
@@ -70,6 +71,7 @@ class Mixture:
         self._bounds: list[int] = self._ends.tolist()
         firsts = [0, *self._bounds[:-1]]
         self._places = list(zip(self._datasets, firsts, strict=True))  # name and first index
+        self._pairs = list(zip(self._datasets.values(), firsts, strict=True))
         self._schedule = _checked_schedule(schedule, weights, set(self._datasets))
         if epoch not in _EPOCHS and (isinstance(epoch, bool) or not isinstance(epoch, int)):
             msg = f"epoch must be 'longest', 'shortest', 'all' or a number, found {epoch!r}."
@@ -86,6 +88,8 @@ class Mixture:
             msg = f"name_as must be a key, found {type(name_as).__name__} {name_as!r}."
             raise OptionTypeError(msg)
         self._name_as = name_as
+        reads_many = any(getitems_of(data) is not None for data in self._datasets.values())
+        self._are_plain = name_as is None and not reads_many
 
     def __repr__(self) -> str:
         weights = self._schedule[0][1]
@@ -115,10 +119,18 @@ class Mixture:
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Read many samples at once, those of one part together."""
+        """Read many samples at once, those of one part together if it can read many."""
+        bounds = self._bounds
+        if self._are_plain:
+            pairs = self._pairs
+            numbers = [bisect_right(bounds, index) for index in indices]
+            return [
+                pairs[number][0][index - pairs[number][1]]
+                for number, index in zip(numbers, indices, strict=True)
+            ]
         of_parts: dict[int, list[int]] = {}
         for at, index in enumerate(indices):
-            of_parts.setdefault(bisect_right(self._bounds, index), []).append(at)
+            of_parts.setdefault(bisect_right(bounds, index), []).append(at)
         found: list[Any] = [None] * len(indices)
         for number, there in of_parts.items():
             name, first = self._places[number]
