@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 from latency_proxy import delayed
-from shard_contenders import BATCH_SIZE, values_of
+from shard_contenders import BATCH_SIZE, ours, values_of
 from shard_data import make, values
 
 obstore = pytest.importorskip("obstore")
@@ -15,10 +15,19 @@ import server_shards  # noqa: E402
 from object_server import seaweed  # noqa: E402
 from server_contenders import BUCKET, Served, readers  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries that are compared
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of the libraries that are compared
+    pytest.mark.soak,
+]
 
 ROWS = 640
 OURS = "dataporter, parquet"
+
+
+@pytest.fixture(autouse=True)
+def _own_rule_for_small_data(monkeypatch):
+    """Readers change it for the process that they run in."""
+    monkeypatch.setattr(ours, "SMALL", ours.SMALL)
 
 
 @pytest.fixture(scope="module")

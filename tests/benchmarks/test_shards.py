@@ -6,13 +6,19 @@ import pytest
 import shard_contenders
 import shards
 from measure import AT_ONCE, BARE, Run
-from shard_contenders import BATCH_SIZE, contenders, sequential, taken, values_of
+from shard_contenders import BATCH_SIZE, contenders, ours, sequential, taken, values_of
 from shard_data import make, values
 
 pytest.importorskip("pyarrow")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries that are compared
 
 ROWS = 640
+
+
+@pytest.fixture(autouse=True)
+def _own_rule_for_small_data(monkeypatch):
+    """Readers change it for the process that they run in."""
+    monkeypatch.setattr(ours, "SMALL", ours.SMALL)
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,8 @@ def modules() -> Iterator[str]:
     """All of the package's, but the command's, integrations' and those about data in files."""
     for found in pkgutil.walk_packages([str(SOURCE)], "dataporter."):
         room, _, name = found.name.removeprefix("dataporter.").partition(".")
-        if (room == "shards" and name) or found.name == "dataporter.tools.index":
+        reads_files = name == "index" or name.startswith("plan.")
+        if (room == "shards" and name) or (room == "tools" and reads_files):
             continue  # they read files with pyarrow
         if room in ("trainers", "integrations") and name:
             if name in FREE:

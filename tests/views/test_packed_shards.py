@@ -139,6 +139,7 @@ def make_loader():
     return loader_of(ShardedDataset(folder).packed(64, boundaries=True), 6, tail="pad")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("_tracks")
 def test_verify_says_exact_of_packed_files(corpus_folder, monkeypatch):
     monkeypatch.setenv("PACKED_CORPUS", str(corpus_folder))

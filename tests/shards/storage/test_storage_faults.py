@@ -253,7 +253,7 @@ def test_the_error_says_what_was_tried(through_proxy, proxy):
     ],
 )
 def test_the_last_fault_is_said_in_plain_words(fault, words, through_proxy, proxy):
-    storage = through_proxy(patience=3.0)
+    storage = through_proxy(patience=1.5)
     file = storage.find("large.bin")
     proxy.fault(**fault)
     with pytest.raises(StorageError, match=f"{words}.* It was tried .*Check that the server is up"):

@@ -106,7 +106,9 @@ def test_samples_order_and_fingerprint_are_those_of_local_files(kind, open_store
     assert ids(loader_of(corpus, num_workers=2)) == ids(loader_of(local))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.soak)]
+)
 def test_workers_of_every_start_method_work_also_if_this_process_used_the_network(
     method, open_stored, stored, texts
 ):
@@ -219,7 +221,7 @@ def test_a_cache_of_half_the_data_serves_about_half(open_stored, proxy: ProxyPro
 # Faults
 
 
-@pytest.mark.parametrize("kind", ["texts", "lines"])
+@pytest.mark.parametrize("kind", [pytest.param("texts", marks=pytest.mark.soak), "lines"])
 @pytest.mark.parametrize(
     "faults",
     [
