@@ -293,3 +293,23 @@ def test_batches_are_those_of_the_documents(corpus_folder):
     inside = batch["loss_mask"][:, 1:]
     steps = torch.diff(batch["tokens"])
     assert bool((steps[inside] == 1).all())
+
+
+@pytest.mark.parametrize("kind", ["windows", "best-fit"])
+def test_blocks_of_several_record_batches_are_cut_as_they_lie(tmp_path, kind):
+    random = np.random.default_rng(4)
+    documents = [
+        np.arange(n, dtype=np.int32) + 100 * i for i, n in enumerate([0, 3, 0, 9, 1, 0, 5])
+    ]
+    documents += [random.integers(0, 99, n).astype(np.int32) for n in random.integers(0, 20, 60)]
+    table = pa.table({"tokens": documents})
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
+        writer.write_table(table, max_chunksize=5)
+    corpus = ShardedDataset(tmp_path)
+    assert len(corpus.flat_lists(0, "tokens")) > 1
+    plain = packed([{"tokens": document} for document in documents], 16, kind=kind)
+    found = [sample["tokens"].tolist() for sample in corpus.packed(16, kind=kind)]
+    assert found == [sample["tokens"].tolist() for sample in plain]

@@ -149,8 +149,8 @@ class ShardedDataset:
     def flat_lists(self, block: int, column: str) -> Any:
         """Return a column of lists of numbers in a block as it lies in the file.
 
-        That is a tuple of the lists' offsets and all numbers; None if the column has other values,
-        or the format keeps them otherwise. Copy what is to be kept.
+        That is a list of tuples, one after the other: offsets of lists, and all their numbers. None
+        if the column has other values, or the format keeps them otherwise. Copy what is to be kept.
         """
         return None if self.transform is not None else self._reader.flat_lists(block, column)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,8 @@ class FlatTokens:
         self._data, self._column = data, column
         self._bounds, self._lengths = bounds, lengths
         self._begins = np.append(0, np.cumsum(sums(lengths, bounds)))  # first token of each block
-        self._checked: set[int] = set()  # blocks whose lengths are those that were counted
+        # Where parts of a block begin, in its tokens. Their lengths are those that were counted.
+        self._parts: dict[int, list[int]] = {}
 
     def slices(
         self, pieces: Pieces, length: int, pad_id: int
@@ -34,30 +38,37 @@ class FlatTokens:
         blocks = self._begins.searchsorted(pieces.origins, "right")
         blocks -= 1
         shifts = pieces.origins - self._begins[blocks]
-        values: dict[int, NDArray[Any]] = {}
+        values: dict[int, list[NDArray[Any]]] = {}
         for block in set(blocks.tolist()):
             if block != PADDING:
                 found = self._data.flat_lists(block, self._column)
-                if found is None or found.values.dtype.kind not in "iu":
+                if found is None or any(part.values.dtype.kind not in "iu" for part in found):
                     return None
-                if block not in self._checked:
-                    self._check(block, found.offsets)
-                values[block] = found.values[found.offsets[0] :]
-        dtype = np.result_type(*{each.dtype for each in values.values()})
+                if block not in self._parts:
+                    self._parts[block] = self._begins_of(block, found)
+                values[block] = [part.values[part.offsets[0] :] for part in found]
+        dtype = np.result_type(*{part.dtype for parts in values.values() for part in parts})
+        begins = self._parts
         if PADDING in pieces.numbers:
-            values[PADDING] = padding(pad_id, length, dtype)
+            values[PADDING], begins = [padding(pad_id, length, dtype)], {**begins, PADDING: [0]}
             shifts[blocks == PADDING] = 0
         columns = (blocks, shifts + pieces.starts, shifts + pieces.stops)
-        slices = [
-            values[block][start:stop]
-            for block, start, stop in zip(*map(np.ndarray.tolist, columns), strict=True)
-        ]
+        slices = []
+        for block, start, stop in zip(*map(np.ndarray.tolist, columns), strict=True):
+            parts = values[block]
+            if len(parts) == 1:
+                slices.append(parts[0][start:stop])
+            else:  # a piece is of one document, and so of one part
+                number = bisect_right(begins[block], start) - 1
+                first = begins[block][number]
+                slices.append(parts[number][start - first : stop - first])
         return slices, dtype
 
-    def _check(self, block: int, offsets: memoryview) -> None:
+    def _begins_of(self, block: int, parts: Sequence[Any]) -> list[int]:
         first, end = self._bounds[block : block + 2]
-        check_lengths(np.arange(first, end), np.diff(np.asarray(offsets)), self._lengths)
-        self._checked.add(block)
+        lengths = [np.diff(np.asarray(part.offsets)) for part in parts]
+        check_lengths(np.arange(first, end), np.concatenate(lengths), self._lengths)
+        return [0, *accumulate(int(each.sum()) for each in lengths[:-1])]
 
 
 def check_lengths(

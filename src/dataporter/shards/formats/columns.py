@@ -69,17 +69,18 @@ class ArrowRows:
     def __init__(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str] | None) -> None:
         self._batches, self._columns = batches, columns
         self._rows = _joined(batches, [_rows_of_batch(batch, columns) for batch in batches])
-        self._lists: dict[str, FlatLists | None] = {}
+        self._lists: dict[str, list[FlatLists] | None] = {}
 
     def __call__(self, numbers: Sequence[int]) -> list[Sample]:
         return self._rows(numbers)
 
-    def flat_lists(self, name: str) -> FlatLists | None:
-        """Return a column of lists without copying it; None if it is another column."""
+    def flat_lists(self, name: str) -> list[FlatLists] | None:
+        """Return a column of lists, batch by batch, without copying it; None if it is another."""
         if name not in self._lists:
             is_there = self._columns is None or name in self._columns
-            is_one = is_there and len(self._batches) == 1
-            self._lists[name] = _flat_lists(self._batches[0], name) if is_one else None
+            found = [_flat_lists(batch, name) for batch in self._batches] if is_there else [None]
+            flat = [each for each in found if each is not None]
+            self._lists[name] = flat if len(flat) == len(found) else None
         return self._lists[name]
 
 
