@@ -153,6 +153,18 @@ def corpus_loader(folder, **options):
     return ResumableDataLoader(view, batch_size=8, shuffle=True, seed=4, num_workers=1)
 
 
+def make_over_a_list():
+    view = where([{"n": n} for n in range(203)], lambda sample: sample["n"] % 3 == 0, name="threes")
+    assert [sample["n"] for sample in view] == list(range(0, 203, 3))
+    return ResumableDataLoader(view, 4, shuffle=True, seed=1)
+
+
+def test_verify_leaves_the_evaluation_of_a_filter_alone():
+    options = {"workers": [1], "batch_sizes": [5], "world_sizes": [2]}
+    report = verify(make_over_a_list, batches=8, points=1, seconds=60, **options)
+    assert report.is_exact, report
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 def test_verify_says_exact_of_a_filtered_corpus(lines, lazy):
     report = verify(lambda: corpus_loader(lines, lazy=lazy), batches=12, points=2, seconds=60)

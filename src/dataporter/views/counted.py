@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from dataporter.cores import usable_cores
 from dataporter.errors import OptionError
-from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.shards.index_places import user_folder
 from dataporter.sources.fingerprint import dataset_fingerprint
-from dataporter.views.parts import Asked, order_of, read
+from dataporter.views.once import Look, in_order
+from dataporter.views.parts import read
 
 try:
     import fcntl
@@ -40,7 +40,7 @@ _log = logging.getLogger("dataporter")
 
 
 class Counted(NamedTuple):
-    """What is counted: a number for each sample of `data`, by a function that has a name."""
+    """A number for each sample of `data`, by a function that has a name."""
 
     data: Any
     number_of: Callable[[int, Any], int]  # index, sample
@@ -94,22 +94,17 @@ class Counted(NamedTuple):
                 fcntl.flock(file, fcntl.LOCK_EX)
 
     def evaluate(self, start: int, num_workers: int | None = None) -> Iterator[NDArray[np.int32]]:
-        """Yield the numbers from sample `start` on, some at a time."""
+        """Return the numbers from sample `start` on, some at a time."""
         remaining = len(self.data) - start
         if num_workers is None:
             num_workers = 0 if remaining < _FEW else min(usable_cores(), _MOST_WORKERS)
-        loader = _Loader(
+        return in_order(
             _Numbers(self.data, self.number_of),
+            start,
             batch_size=_BATCH,
-            shuffle=False,
-            seed=0,
             num_workers=num_workers,
             collate_fn=_as_array,
-            rank=0,
-            world_size=1,
         )
-        loader.seek(0, start)
-        yield from loader if remaining else ()
 
     def _count_into(self, file: Any, path: Path, num_workers: int | None) -> None:
         done = os.fstat(file.fileno()).st_size // 4
@@ -155,29 +150,18 @@ def places_of(data: Any, folder: Path | None) -> list[Path]:
     return places if own is None else [*places, own / "counted"]
 
 
-class _Loader(ResumableDataLoader[Any]):
-    """A loader of its own kind: tools that change the options of users' loaders leave it alone."""
-
-
-class _Numbers:
-    """The numbers of a dataset's samples as a dataset."""
+class _Numbers(Look):
+    """The numbers of a dataset's samples."""
 
     def __init__(self, data: Any, number_of: Callable[[int, Any], int]) -> None:
-        self._data, self._number_of = data, number_of
-
-    def __len__(self) -> int:
-        return len(self._data)
+        super().__init__(data)
+        self._number_of = number_of
 
     def __getitem__(self, index: int) -> int:
-        return self._number_of(index, self._data[index])
+        return self._number_of(index, self.data[index])
 
     def __getitems__(self, indices: Sequence[int]) -> list[int]:
-        return list(map(self._number_of, indices, read(self._data, indices)))
-
-    def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Any:
-        """Return the order of the data, whose blocks may have to be fetched."""
-        asked = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
-        return order_of(self._data, len(self), asked, seed)
+        return list(map(self._number_of, indices, read(self.data, indices)))
 
 
 def _as_array(numbers: list[int]) -> NDArray[np.int32]:

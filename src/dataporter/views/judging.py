@@ -1,7 +1,6 @@
 """Evaluating a predicate over all samples of a dataset: in parallel, once, and resumable.
 
-The samples are read by our own loader, in their order, so workers may die and porters bring blocks
-ahead. Each sample has the random numbers of seed 0 and epoch 0.
+The samples are looked at in their order (`once`), and verdicts go to a file as they come.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from numpy.typing import NDArray
 from dataporter.cores import usable_cores
 from dataporter.engine.worker_options import can_start_workers
 from dataporter.errors import LeftOutError, PredicateError, PredicateWarning, ShardCacheError
-from dataporter.law import Order
 from dataporter.law.explanation import counted
-from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.user_warnings import warn_user
 from dataporter.views.bitmap import Bitmap, packed, size_of
-from dataporter.views.parts import Asked, order_of, read
+from dataporter.views.once import Look, in_order
+from dataporter.views.parts import read
 from dataporter.views.verdicts import Partial, Place, read_verdicts, write_verdicts
 
 _MOST = 512  # samples in a batch
@@ -38,20 +36,17 @@ _log = logging.getLogger("dataporter")
 Predicate = Callable[[Any], Any]
 
 
-class Judged:
+class Judged(Look):
     """The verdicts of a predicate on the samples of a dataset, by index."""
 
     def __init__(self, data: Any, predicate: Predicate, name: str) -> None:
-        self._data = data
+        super().__init__(data)
         self._predicate = predicate
         self._name = name
 
-    def __len__(self) -> int:
-        return len(self._data)
-
     def __getitem__(self, index: int) -> bool:
         try:
-            sample = self._data[index]
+            sample = self.data[index]
         except LeftOutError:
             return False
         return self.passes(index, sample)
@@ -59,7 +54,7 @@ class Judged:
     def __getitems__(self, indices: Sequence[int]) -> list[bool]:
         """Judge many samples, which are read at once if the dataset can."""
         try:
-            samples = read(self._data, indices)
+            samples = read(self.data, indices)
         except LeftOutError:
             samples = None
         if not isinstance(samples, list) or len(samples) != len(indices):  # no list of samples
@@ -85,11 +80,6 @@ class Judged:
             f"{type(verdict).__name__} {verdict!r:.80} for sample {index}. Compare, or use bool()."
         )
         raise PredicateError(msg)
-
-    def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
-        """Return the order of the data, which knows how its storage is read best."""
-        asked = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
-        return order_of(self._data, len(self), asked, seed)
 
 
 def _is_one_bool(verdict: Any) -> bool:
@@ -141,18 +131,16 @@ def _evaluated(
     left = length - 8 * known
     size = min(left // (_BATCHES * max(workers, 1)) // 8 * 8, _MOST) or 8
     workers = min(workers, -(-left // size))
-    loader: Any = ResumableDataLoader(
+    pieces = in_order(
         judged,
+        8 * known,
         batch_size=size,
         num_workers=workers,
         collate_fn=_packed_verdicts,
-        multiprocessing_context=_context(predicate) if workers else None,
-        strategy="simple",  # this process evaluates all of it
-        seed=0,
+        context=_context(predicate),
     )
-    loader.seek(0, min(8 * known, length))
     told = time.monotonic()
-    for verdicts in loader:
+    for verdicts in pieces:
         yield known, verdicts
         known += len(verdicts)
         if time.monotonic() - told >= _EVERY:

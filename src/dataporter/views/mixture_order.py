@@ -134,7 +134,7 @@ class MixtureOrder(Order):
         return replace(self, parts=parts, segments=segments, length=saved["epoch"], wanted=wanted)
 
     def continued(self, epoch: int, position: int) -> MixtureOrder:
-        """Have the weights of this run from a position on."""
+        """Return the order that has the weights of this run from a position on."""
         if not self.wanted:
             return self
         now = epoch * self.length + position

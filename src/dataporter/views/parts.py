@@ -10,7 +10,7 @@ from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
 
 
 class Asked(NamedTuple):
-    """What a loader says when it asks for an order, beside the seed."""
+    """The arguments by which a loader asks for an order, beside the seed."""
 
     shuffle: bool
     step_size: int

@@ -50,7 +50,7 @@ def as_integers(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 class Pattern(NamedTuple):
-    """Who is next at each place of a period, and how often it has been before."""
+    """The one that is next at each place of a period, and how often it has been before."""
 
     who: NDArray[np.int64]  # shape (period,)
     before: NDArray[np.int64]  # turns of the same one at earlier places; shape (period,)

@@ -27,7 +27,7 @@ Kind = Literal["tracks", "whole shuffle", "in order"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetching:
-    """What the nodes fetch from a position to the end of an epoch, into empty caches."""
+    """The blocks that nodes fetch from a position to the end of an epoch, into empty caches."""
 
     position: int
     reads_per_block: float  # different pairs of a node and a block, for each block

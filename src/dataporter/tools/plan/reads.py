@@ -24,7 +24,7 @@ EVALUATED = 4_000_000  # positions at most, in whole steps
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reads:
-    """What is read from position `start` on, in as many steps as were evaluated.
+    """The reads from position `start` on, in as many steps as were evaluated.
 
     A node begins a stretch of a block when it reads the block for the first time there; `node`,
     `stretch` and `step` have an item for each beginning.
