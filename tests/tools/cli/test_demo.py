@@ -56,7 +56,7 @@ def test_a_training_killed_and_resumed_on_other_ranks_is_identical_to_the_last_b
     resumed_from = int(re.search(r"checkpoint of step (\d+)", words).group(1))
     made = 96 + killed_after - resumed_from
     assert 32 < killed_after < 96
-    assert 0 < killed_after - resumed_from < 12
+    assert 0 <= killed_after - resumed_from < 12  # a busy machine may get to a checkpoint first
     assert words.count(f"{made} of {made} identical") == len(ASPECTS)
     assert "4608 of 4608" in words
     assert sorted(path.name for path in out.iterdir()) == ["demo.html", "demo.png"]
