@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order
-from dataporter.shards.tracks import Uses
+from dataporter.law import Order, Uses
 
 
 @dataclass(frozen=True)

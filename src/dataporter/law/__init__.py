@@ -9,7 +9,9 @@ from dataporter.law.orders import (
     OrderedDataset,
     SequentialOrder,
     ShuffledOrder,
+    Uses,
     WeightedOrder,
+    WrappedOrder,
 )
 from dataporter.law.permutation import Permutation
 from dataporter.law.plan import Plan, Tail, Topology, located
@@ -23,6 +25,8 @@ __all__ = [
     "ShuffledOrder",
     "Tail",
     "Topology",
+    "Uses",
     "WeightedOrder",
+    "WrappedOrder",
     "located",
 ]

@@ -11,7 +11,7 @@ import functools
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,14 @@ from dataporter.errors import OptionError
 from dataporter.law.keys import key_as_int, uniform
 from dataporter.law.permutation import MAX_LENGTH, Permutation
 from dataporter.law.plan import Plan
+
+
+class Uses(NamedTuple):
+    """The stretches of an epoch in which blocks are read; a block may have several."""
+
+    blocks: NDArray[np.int64]
+    first: NDArray[np.int64]  # the first position that may read the block
+    last: NDArray[np.int64]
 
 
 class Order(ABC):
@@ -83,9 +91,69 @@ class Order(ABC):
         """Return what is needed to evaluate this order, to be sent to another process."""
         return self
 
+    def uses(self, epoch: int) -> Uses | None:  # noqa: ARG002  most know no blocks
+        """Return the stretches of an epoch in which blocks are read; None if any may be next."""
+        return None
+
     def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:  # noqa: ARG002
         """Say under headings what there is to know of a run that stands at a position."""
         return []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WrappedOrder(Order):
+    """Another order, with something changed about it: subclasses say what."""
+
+    order: Order
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        return self.order.length
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        return self.order.seed
+
+    @property
+    def id(self) -> str:  # type: ignore[override]
+        return self.order.id
+
+    @property
+    def names_data(self) -> bool:  # type: ignore[override]
+        return self.order.names_data
+
+    @property
+    def of_batches(self) -> bool:  # type: ignore[override]
+        return self.order.of_batches
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.order.indices(epoch, positions)
+
+    def with_seed(self, seed: int) -> WrappedOrder:
+        return replace(self, order=self.order.with_seed(seed))
+
+    def resumed(self, saved_id: str) -> WrappedOrder:
+        return replace(self, order=self.order.resumed(saved_id))
+
+    def continued(self, epoch: int, position: int) -> WrappedOrder:
+        return replace(self, order=self.order.continued(epoch, position))
+
+    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        return self.order.deal(epoch, positions)
+
+    def announce(
+        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
+    ) -> None:
+        self.order.announce(epoch, start, stop, plan, reader)
+
+    def bare(self) -> Order:
+        return self.order.bare()
+
+    def uses(self, epoch: int) -> Uses | None:
+        return self.order.uses(epoch)
+
+    def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:
+        return self.order.explained(epoch, position)
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dataporter.arguments import check_flag, check_int, check_number
 from dataporter.errors import OptionError, OptionTypeError
-from dataporter.law import Order, Plan, ShuffledOrder
+from dataporter.law import Order, Plan, ShuffledOrder, WrappedOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
@@ -254,36 +254,11 @@ def order_over(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PortedOrder(Order):
+class PortedOrder(WrappedOrder):
     """An order whose blocks a porter brings ahead; `rows` are those of a view of them."""
 
-    order: Order
     porter: Porter
     rows: NDArray[np.int64] | None = None
-
-    @property
-    def length(self) -> int:  # type: ignore[override]
-        return self.order.length
-
-    @property
-    def seed(self) -> int:  # type: ignore[override]
-        return self.order.seed
-
-    @property
-    def id(self) -> str:  # type: ignore[override]
-        return self.order.id
-
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.order.indices(epoch, positions)
-
-    def with_seed(self, seed: int) -> PortedOrder:
-        return replace(self, order=self.order.with_seed(seed))
-
-    def resumed(self, saved_id: str) -> PortedOrder:
-        return replace(self, order=self.order.resumed(saved_id))
-
-    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        return self.order.deal(epoch, positions)
 
     def announce(
         self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
@@ -292,9 +267,6 @@ class PortedOrder(Order):
         if self.rows is not None:
             told = RowsOfView(told, self.rows, self.porter.rows)
         self.porter.announce(told, epoch, start, stop, plan)
-
-    def bare(self) -> Order:
-        return self.order
 
 
 def _storage(

@@ -12,14 +12,13 @@ import functools
 import itertools
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law import Order, Plan
 from dataporter.shards.cache import NEVER
-from dataporter.shards.tracks import Uses
 
 _AHEAD = 4 << 30  # bytes that are brought ahead at most
 _SHARE_AHEAD = 8  # they are at most this part of the cache
@@ -51,15 +50,6 @@ class Need(NamedTuple):
     at: int
 
 
-@runtime_checkable
-class KnowsUses(Protocol):
-    """An order whose blocks are in use for a part of an epoch only."""
-
-    def uses(self, epoch: int) -> Uses | None:
-        """Return the stretches of an epoch in which blocks are read; None if any may be next."""
-        ...
-
-
 def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
     """Yield the blocks of one rank by first use in each epoch, epoch after epoch, without end."""
     order, plan, epoch, start, _ = standing
@@ -67,11 +57,9 @@ def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
     while True:
         seen = np.zeros(len(ends), dtype=bool)
         for dealt in plan.blocks(start, functools.partial(order.deal, epoch)):
-            positions = dealt
-            indices = order.indices(epoch, positions)
+            indices = order.indices(epoch, dealt)
             is_here = indices >= 0  # the others are of other data, in a mixture
-            if not is_here.all():
-                indices, positions = indices[is_here], positions[is_here]
+            indices, positions = indices[is_here], dealt[is_here]
             blocks = np.searchsorted(ends, indices, side="right")
             different, first = np.unique(blocks, return_index=True)
             new = ~seen[different]
@@ -86,9 +74,7 @@ def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
 def distances(standing: Standing, blocks: int) -> NDArray[np.int64]:
     """Count the positions to the next use of each block, 0 for those in use; shape (blocks,)."""
     order, _, epoch, start, _ = standing
-    now = later = None
-    if isinstance(order, KnowsUses):
-        now, later = order.uses(epoch), order.uses(epoch + 1)
+    now, later = order.uses(epoch), order.uses(epoch + 1)
     if now is None or later is None:
         return np.zeros(blocks, dtype=np.int64)  # any block may be next
     distance = np.full(blocks, NEVER)

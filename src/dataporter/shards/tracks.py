@@ -22,12 +22,11 @@ import functools
 import hashlib
 import re
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order, Permutation, SequentialOrder
+from dataporter.law import Order, Permutation, SequentialOrder, Uses
 from dataporter.law.keys import key_as_int, mix
 
 _PAGES = 16  # of a block
@@ -63,14 +62,6 @@ def tracks_for(blocks: int, *, step_size: int, world_size: int) -> int:
     wanted = max(_LEAST_TRACKS, 2 * step_size, 8 * world_size)
     most = max(blocks // _BLOCKS_PER_TRACK, 1)
     return min(1 << (wanted - 1).bit_length(), 1 << (most.bit_length() - 1), _MOST_TRACKS)
-
-
-class Uses(NamedTuple):
-    """The stretches of an epoch in which blocks are read; a block may have several."""
-
-    blocks: NDArray[np.int64]
-    first: NDArray[np.int64]  # the first position that may read the block
-    last: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +103,6 @@ class TracksOrder(Order):
         return _tape(self, epoch).tracks.of(positions)[0] / self.tracks
 
     def uses(self, epoch: int) -> Uses:
-        """Return the stretches in which blocks are read, in the order of their first positions."""
         return _tape(self, epoch).uses()
 
 
@@ -127,7 +117,6 @@ class BlockAfterBlock(SequentialOrder):
     rows: NDArray[np.int64] = field(kw_only=True)  # of each block
 
     def uses(self, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
-        """Return the stretches in which blocks are read."""
         blocks = np.flatnonzero(self.rows)
         ends = np.cumsum(self.rows)[blocks]
         return Uses(blocks, ends - self.rows[blocks], ends - 1)

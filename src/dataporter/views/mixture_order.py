@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order, Plan
+from dataporter.law import Order, Plan, Uses
 from dataporter.law.keys import key_as_int
 from dataporter.views.part_of import PartOf
 from dataporter.views.segments import Segment, Segments, continued
@@ -155,19 +155,16 @@ class MixtureOrder(Order):
         parts = {name: part._replace(order=part.order.bare()) for name, part in self.parts.items()}
         return replace(self, parts=parts)
 
-    def uses_of_part(self, number: int, epoch: int) -> Any:
+    def uses_of_part(self, number: int, epoch: int) -> Uses | None:
         """Return the stretches of an epoch in which blocks of a part are read; None if unknown."""
         part = list(self.parts.values())[number]
-        uses = getattr(part.order, "uses", None)
-        if uses is None:
-            return None
         begin = epoch * self.length
         first, last = (int(self._places.counts(at)[number]) for at in (begin, begin + self.length))
         found = []
         for own_epoch in range(
             first // part.order.length, max(last - 1, 0) // part.order.length + 1
         ):
-            known = uses(own_epoch)
+            known = part.order.uses(own_epoch)
             if known is None:
                 return None
             at = own_epoch * part.order.length
@@ -175,11 +172,9 @@ class MixtureOrder(Order):
             within = (spans[1] >= begin) & (spans[0] < begin + self.length)
             clipped = [np.clip(span[within] - begin, 0, self.length - 1) for span in spans]
             found.append((known[0][within], *clipped))
-        if not found:
-            return type(known)(*(np.empty(0, np.int64) for _ in range(3)))
         joined = [np.concatenate(columns) for columns in zip(*found, strict=True)]
         by_first = np.argsort(joined[1], kind="stable")
-        return type(known)(*(column[by_first] for column in joined))
+        return Uses(*(column[by_first] for column in joined))
 
     # Words
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order, Plan
+from dataporter.law import Order, Plan, Uses, WrappedOrder
 from dataporter.law.keys import key_as_int
-from dataporter.shards.tracks import Tracks, Uses
+from dataporter.shards.tracks import Tracks
 from dataporter.views.tape import AS_STORED, Tape
 from dataporter.views.windows import key_of, tape_of_blocks
 
@@ -77,7 +76,6 @@ class WindowOrder(Order):
         return replace(self, of=None)
 
     def uses(self, epoch: int) -> Uses | None:
-        """Return the stretches in which blocks are read; None if any may be next."""
         if self.rows is None:
             return None
         tape = self.tape(_key(self, epoch))
@@ -123,35 +121,16 @@ class WindowOrder(Order):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowsOfWindows(Order):
+class RowsOfWindows(WrappedOrder):
     """The rows of the data that are read at the positions of `order`, which reads packed windows.
 
     A window is told as one row of the block that it ends in.
     """
 
-    order: Order
     windows: WindowOrder
-    length: int = field(init=False)
-    seed: int = field(init=False)
-    id: str = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        for name in ("length", "seed", "id"):
-            object.__setattr__(self, name, getattr(self.order, name))
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.windows.rows_of(self.order.indices(epoch, positions))
-
-    def with_seed(self, seed: int) -> RowsOfWindows:
-        return RowsOfWindows(self.order.with_seed(seed), self.windows)
-
-    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        return self.order.deal(epoch, positions)
-
-    def uses(self, epoch: int) -> Any:
-        """Return the stretches in which blocks are read; None if the order does not tell."""
-        uses = getattr(self.order, "uses", None)
-        return None if uses is None else uses(epoch)
 
 
 def _key(order: WindowOrder, epoch: int) -> int:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order, SequentialOrder, ShuffledOrder
+from dataporter.law import Order, SequentialOrder, ShuffledOrder, Uses
 from dataporter.law.ahead import around
 from dataporter.law.explanation import Explanation, Row, counted
 from dataporter.law.permutation import MAX_LENGTH
 from dataporter.law.state import Identity
 from dataporter.shards.index import Index
-from dataporter.shards.tracks import BlockAfterBlock, TracksOrder, Uses
+from dataporter.shards.tracks import BlockAfterBlock, TracksOrder
 from dataporter.tools.profile.units import size
 
 _SHOWN = 3  # samples and blocks that come next
@@ -166,8 +166,8 @@ def locate(explanation: Explanation, index: Index, order: Order) -> InFiles:
 
 
 def _uses(order: Order, epoch: int, index: Index) -> Uses:
-    if isinstance(order, TracksOrder | BlockAfterBlock):
-        return order.uses(epoch)
+    if (uses := order.uses(epoch)) is not None:
+        return uses
     filled = np.flatnonzero(index.rows)  # any position may read any block
     return Uses(filled, np.zeros_like(filled), np.full_like(filled, len(index) - 1))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.shards.tracks import Uses
+from dataporter.law import Uses
 from dataporter.sources.planned import steps_announced
 from dataporter.tools.plan.intervals import joined
 from dataporter.tools.plan.planned_run import PlannedRun

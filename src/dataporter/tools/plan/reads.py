@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order
+from dataporter.law import Order, Uses
 from dataporter.shards.index import Index
-from dataporter.shards.schedule import KnowsUses
-from dataporter.shards.tracks import Uses
 from dataporter.tools.plan.dealing import Dealt, dealt
 from dataporter.tools.plan.intervals import joined
 from dataporter.tools.plan.planned_run import PlannedRun
@@ -61,7 +59,7 @@ def uses_of(order: Order, index: Index, epoch: int = 0) -> Uses:
 
     Stretches of one block that overlap are joined: the block stays in use.
     """
-    uses = order.uses(epoch) if isinstance(order, KnowsUses) else None
+    uses = order.uses(epoch)
     if uses is None:  # any position may read any block
         filled = np.flatnonzero(index.rows)
         return Uses(filled, np.zeros_like(filled), np.full_like(filled, order.length - 1))
