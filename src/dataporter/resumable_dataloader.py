@@ -6,7 +6,7 @@ A source (`sources/`) says what a pass consists of, an engine (`engine/`) fetche
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
 
@@ -21,14 +21,22 @@ from dataporter.law.epochs import MOST_UNUSED, Cursor
 from dataporter.law.explanation import Explanation, summary
 from dataporter.law.state import Progress, build_state
 from dataporter.lightning_without_callback import warn_if_lightning_resumes_alone
+from dataporter.looking import batch_at, samples_at
 from dataporter.options import UNSAID, AnyDataset, LoaderOptions, arguments_of, as_said
 from dataporter.samplers import checked_epoch
+from dataporter.sources.delivered import Delivered
 from dataporter.sources.lanes.datapipes import is_datapipe, with_shuffling
 from dataporter.sources.loading import resumption
 from dataporter.sources.passes import Pass
 from dataporter.sources.source import Result
 from dataporter.strategies import resolve_strategy
-from dataporter.wiring import make_fetcher, make_runner, make_source, worker_options
+from dataporter.wiring import (
+    make_fetcher,
+    make_runner,
+    make_sample_fetcher,
+    make_source,
+    worker_options,
+)
 
 Sample_co = TypeVar("Sample_co", covariant=True)
 
@@ -238,6 +246,59 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         check_int("position", position, least=0)
         self._cursor.seek(checked_epoch(epoch), position)
         self._source.tell_epoch(epoch)
+
+    def batch_at(self, epoch: int, position: int = 0) -> Any:
+        """Fetch the batch that this rank has in the step that begins at `position`.
+
+        Of the past or the future, augmentation included, and whether excluded or not. It is
+        fetched in this process; the run goes on as if nothing had been asked.
+
+        >>> loader = ResumableDataLoader(range(10), batch_size=3, shuffle=True, seed=7)
+        >>> batches = [batch.tolist() for batch in loader]
+        >>> loader.batch_at(0, 6).tolist() == batches[2]
+        True
+        """
+        fetch = make_fetcher(self._options, self.dataset)
+        fetch.collate_with(self.collate_fn)
+        return batch_at(self._source, fetch, self._runner, checked_epoch(epoch), position)
+
+    def samples_at(self, epoch: int, positions: int | Iterable[int]) -> list[Any]:
+        """Fetch samples by their positions, as the dataset gives them, with their augmentation.
+
+        They are the same under any number of ranks, and neither collated nor converted.
+        """
+        fetch = make_sample_fetcher(self._options, self.dataset)
+        return samples_at(self._source, fetch, checked_epoch(epoch), positions)
+
+    @property
+    def delivered(self) -> Delivered | None:
+        """What the batch delivered last consists of.
+
+        None before the first batch of a pass, and for a stream, which has no positions.
+        """
+        contents = self._cursor.in_hand
+        return None if contents is None else contents[0](contents[1])
+
+    def exclude(self, epoch: int, start: int, stop: int) -> None:
+        """Leave out the positions from `start` to before `stop` of `epoch` from now on.
+
+        They are kept in the state, and hold on any number of ranks. Call it on all ranks at the
+        same step. A pass under way goes on around them. A loaded state brings its own.
+
+        >>> loader = ResumableDataLoader(range(10), batch_size=3)
+        >>> loader.exclude(0, 2, 5)
+        >>> [batch.tolist() for batch in loader]
+        [[0, 1, 5], [6, 7, 8], [9]]
+        """
+        check_int("start", start, least=0)
+        check_int("stop", stop, least=1)
+        self._source.exclude(checked_epoch(epoch), start, stop)
+        self._cursor.note_change()
+
+    @property
+    def excluded(self) -> list[tuple[int, int, int]]:
+        """The spans of positions that are left out, each (epoch, start, stop)."""
+        return list(self._source.identity().excluded)
 
     def state_dict(self, *, unused: int = 0) -> dict[str, Any]:
         """Say where the run stands: the batch last delivered counts as consumed.

@@ -33,10 +33,23 @@ def make_fetcher(options: LoaderOptions[Any], dataset: Any) -> Fetcher:
         collate_fn=options.collate_fn,
         converter=options.converter,
         batched=options.batch_size is not None or options.batch_sampler is not None,
-        randomness=options.randomness and not (options.in_threads and options.num_workers),
+        randomness=_seeds_globals(options),
         skips_errors=options.on_error == "skip",
         max_skipped=options.max_skipped,
     )
+
+
+def make_sample_fetcher(options: LoaderOptions[Any], dataset: Any) -> Fetcher:
+    """Make what fetches lists of samples, as the dataset gives them."""
+    return Fetcher(dataset, collate_fn=_as_they_are, randomness=_seeds_globals(options))
+
+
+def _as_they_are(samples: Any) -> Any:
+    return samples
+
+
+def _seeds_globals(options: LoaderOptions[Any]) -> bool:
+    return options.randomness and not (options.in_threads and options.num_workers)
 
 
 def make_runner(options: LoaderOptions[Any]) -> Runner:

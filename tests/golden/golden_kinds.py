@@ -186,6 +186,13 @@ def _ahead() -> Any:
     return state
 
 
+def _excluded() -> Any:
+    loader = _loader(Ids(23), shuffle=True)
+    loader.exclude(0, 5, 9)
+    loader.exclude(1, 6, 13)
+    return after(2, loader)
+
+
 def _growing() -> Any:
     buffer = Buffer(14)
     loader = _loader(buffer, 3, shuffle=True)
@@ -213,6 +220,7 @@ OWN = {
     "rank_1_of_2_padded": kind(lambda: _loader(Ids(23), shuffle=True, rank=1, world_size=2)),
     "two_ranks_as_one": Kind(saving=_elastic, loader=lambda: _loader(Ids(23), shuffle=True)),
     "ahead": Kind(saving=_ahead, loader=lambda: _loader(Ids(24), shuffle=True)),
+    "excluded": Kind(saving=_excluded, loader=lambda: _loader(Ids(23), shuffle=True)),
     "fresh": Kind(
         saving=lambda: _loader(Ids(9), shuffle=True).state_dict(),
         loader=lambda: _loader(Ids(9), shuffle=True),

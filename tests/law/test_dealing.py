@@ -88,3 +88,16 @@ def test_long_epochs_are_dealt_in_blocks_as_they_are_in_steps(batch_size):
         mine = step[np.argsort(deal(step), kind="stable")][batch_size : 2 * batch_size]
         expected.append(mine.tolist())
     assert batches_of(plan, 0, deal)[: len(expected)] == expected
+
+
+@given(shared(), st.booleans())
+def test_without_the_padding_every_position_comes_once(run, dealt):
+    plans, start, deal = run
+    real = []
+    for plan in plans:
+        at = start
+        for batch in plan.batches(start, deal if dealt else None):
+            padding = plan.padding(at, deal if dealt else None)
+            real += batch[~padding].tolist()
+            at += plan.step_size
+    assert sorted(real) == list(range(start, start + plans[0].remaining(start)))

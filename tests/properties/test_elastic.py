@@ -4,54 +4,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Augmented, Ids, flat, one_pass, plain
+from ranks_in_step import ranks, run, state_of
+from support import Augmented, flat, one_pass
 
 from dataporter import ResumableDataLoader
 
 topologies = st.tuples(st.integers(1, 5), st.integers(1, 6))  # world size, batch size
-
-
-def ranks(
-    length: int, world_size: int, batch_size: int, dataset: type[Ids] = Ids, **options: Any
-) -> list[ResumableDataLoader]:
-    return [
-        ResumableDataLoader(
-            dataset(length),
-            batch_size,
-            seed=5,
-            strategy="distributed",
-            rank=rank,
-            world_size=world_size,
-            **options,
-        )
-        for rank in range(world_size)
-    ]
-
-
-def run(loaders: list[ResumableDataLoader], steps: int | None = None) -> list[list[Any]]:
-    """Advance all ranks in step; the batches of each rank."""
-    iterators = [iter(loader) for loader in loaders]
-    seen: list[list[Any]] = [[] for _ in loaders]
-    done = 0
-    while steps is None or done < steps:
-        ended = 0
-        for rank, batches in enumerate(iterators):
-            batch = next(batches, None)
-            if batch is None:
-                ended += 1
-            else:
-                seen[rank].append(plain(batch))
-        if ended == len(loaders):
-            break
-        done += 1
-    return seen
-
-
-def state_of(loaders: list[ResumableDataLoader]) -> dict[str, Any]:
-    """The state of a run: the same on every rank."""
-    states = [loader.state_dict() for loader in loaders]
-    assert all(state == states[0] for state in states)
-    return states[0]
 
 
 @given(

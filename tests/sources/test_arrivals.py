@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, RandomSampler, Sampler, get_worker
 from dataporter import ResumableDataLoader, StateFormatError, StateMismatchError
 from dataporter.fetch import Fetcher
 from dataporter.law import Topology
-from dataporter.law.ahead import size_of
+from dataporter.law.ranges import size_of
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.planned import PlannedSource
 from dataporter.sources.sampled import SampledSource

@@ -13,7 +13,7 @@ The rules of passes and epochs, and nothing else:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from dataporter.law.state import Progress
 
@@ -79,7 +79,9 @@ class Cursor:
         # Read by state_dict() at any moment: replaced as a whole, never changed in place.
         self.progress = self._start.progress
         self._earlier: tuple[Progress, ...] = ()  # of this pass, before the last batches
+        self._contents: Any = None
         self.loads = 0
+        self.changes = 0  # of what passes consist of, loads included
 
     @property
     def has_loaded_start(self) -> bool:
@@ -93,6 +95,11 @@ class Cursor:
         self._earlier = ()
         self.progress = progress
         self.loads += 1
+        self.changes += 1
+
+    def note_change(self) -> None:
+        """Take note that what passes consist of has changed: those under way read it anew."""
+        self.changes += 1
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`."""
@@ -157,12 +164,18 @@ class Cursor:
         """The number of the pass that began last."""
         return self._pass
 
-    def deliver(self, progress: Progress, *, by: int) -> None:
+    def deliver(self, progress: Progress, contents: Any = None, *, by: int) -> None:
         """Take note of what pass number `by` has handed over."""
         if by == self._pass:
             if not progress.finished:  # the end is no batch
                 self._earlier = (*self._earlier[1 - MOST_UNUSED :], self.progress)
+                self._contents = contents
             self.progress = progress
+
+    @property
+    def in_hand(self) -> Any:
+        """What the batch delivered last in this pass consists of, as its source says it."""
+        return self._contents if self._earlier else None
 
     def before(self, batches: int) -> Progress:
         """Return the progress before the last `batches` of this pass, at most its start."""

@@ -18,16 +18,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from dataporter.law import Order, Plan, SequentialOrder, ShuffledOrder, Tail, Topology
-from dataporter.law.ahead import around, size_of
 from dataporter.law.lane_states import Lanes, LaneState
 from dataporter.law.permutation import MAX_LENGTH
+from dataporter.law.ranges import counted_to, size_of
+from dataporter.law.rest import Excluded, Rest, excluded_in, rest_of
 from dataporter.law.state import Identity, Progress, parse_state
 from dataporter.law.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
 
 WIDTH = 80  # columns
 
 _SHOWN = 4  # indices that come next
-_SHOWN_LANES = 8
+_SHOWN_LANES = 8  # and excluded spans
 
 Row = tuple[str, str]
 
@@ -121,23 +122,28 @@ class Explanation:
     @property
     def delivered(self) -> int:
         """Samples of the epoch that were delivered, in their turn or ahead of it."""
-        return self.progress.samples_processed + size_of(self.progress.ahead)
+        excluded = excluded_in(self.identity.excluded, self.progress.epoch)
+        in_turn = counted_to(excluded, self.progress.samples_processed)
+        return in_turn + size_of(self.progress.ahead)
 
     @property
     def remaining(self) -> int | None:
         """Samples of the epoch that are to come, None where nobody knows."""
         if self.progress.finished:
             return 0
-        if self.length is None:
-            return None
-        topology = Topology(world_size=self.identity.world_size)
+        return None if self.length is None else self.rest(self.length).remaining
+
+    def rest(self, length: int) -> Rest:
+        """What remains of an epoch of `length` positions."""
         plan = Plan(
-            length=self.length,
+            length=length,
             batch_size=self.identity.batch_size or 1,
-            topology=topology,
+            topology=Topology(world_size=self.identity.world_size),
             tail=self.tail,
         )
-        return plan.remaining(self.delivered)
+        progress = self.progress
+        excluded = excluded_in(self.identity.excluded, progress.epoch)
+        return rest_of(plan, progress.samples_processed, progress.ahead, excluded)
 
     @property
     def next_indices(self) -> list[int]:
@@ -145,9 +151,9 @@ class Explanation:
         order = self._order()
         if order is None or not self.remaining:
             return []
-        start = self.progress.samples_processed
-        numbers = np.arange(start, start + min(_SHOWN, self.remaining), dtype=np.int64)
-        positions = around(self.progress.ahead, numbers)
+        rest = self.rest(order.length)
+        numbers = rest.start + np.arange(min(_SHOWN, self.remaining), dtype=np.int64)
+        positions = rest.around(numbers)
         found = order.indices(self.progress.epoch, positions)
         first = np.concatenate(list(found))[:_SHOWN] if order.of_batches else found
         return [int(index) for index in first]
@@ -180,6 +186,8 @@ class Explanation:
         ]
         if self.order is not None:
             rows += self.order.explained(progress.epoch, progress.samples_processed)
+        if identity.excluded:
+            rows.append(("excluded", _excluded_in_words(identity.excluded)))
         if progress.lanes is not None:
             rows.append(("lanes", _lanes_in_words(progress.lanes)))
         rows += [
@@ -260,7 +268,7 @@ class Explanation:
         if not length:
             return f"{counted(at, 'sample')}{more} delivered"
         # Rounded down: 100 % is said of a whole epoch only.
-        tenths = 1000 * self.delivered // length
+        tenths = 1000 * (at + ahead) // length
         share = f"{tenths // 10}.{tenths % 10} %"
         is_batch = self.order is not None and self.order.of_batches
         return f"{at:,} of {counted(length, 'batch' if is_batch else 'sample')}{more} ({share})"
@@ -299,11 +307,12 @@ class Explanation:
 
     def _rest(self) -> str:
         remaining = self.remaining or 0
-        full, rest = divmod(remaining, self._step)
+        full, fewer = divmod(remaining, self._step)
         steps = f"{full:,} full {'step' if full == 1 else 'steps'}" + (
-            f" and a rest of {rest:,}" if rest else ""
+            f" and a rest of {fewer:,}" if fewer else ""
         )
-        left_out = max((self.length or 0) - self.delivered, 0) - remaining
+        rest = self.rest(self.length or 0)
+        left_out = max(rest.plan.length - rest.start, 0) - remaining
         dropped = f"; {left_out:,} more fill no step and are left out" if left_out else ""
         verb = "remains" if remaining == 1 else "remain"
         return f"{counted(remaining, 'sample')} {verb}, {steps}{dropped}"
@@ -421,6 +430,12 @@ def counted(number: int, thing: str) -> str:
     if number != 1:
         thing += "es" if thing.endswith("ch") else "s"
     return f"{number:,} {thing}"
+
+
+def _excluded_in_words(excluded: Excluded) -> str:
+    spans = [f"{start:,} to {stop - 1:,} of epoch {epoch:,}" for epoch, start, stop in excluded]
+    more = ", ..." if len(spans) > _SHOWN_LANES else ""
+    return f"positions {', '.join(spans[:_SHOWN_LANES])}{more}"
 
 
 def _lanes_in_words(lanes: Lanes) -> str:

@@ -120,8 +120,25 @@ class Plan:
             for first in range(0, len(block), self.batch_size):
                 yield block[first : first + self.batch_size]
 
+    def padding(self, start: int = 0, deal: Deal | None = None) -> NDArray[np.bool_]:
+        """Say which samples of this rank's first batch from `start` are repeated to fill it.
+
+        >>> Plan(length=4, batch_size=3, topology=Topology(rank=1, world_size=3)).padding().tolist()
+        [False, True]
+        """
+        if start + self.step_size <= self.length:
+            return np.zeros(self.batch_size, dtype=np.bool_)
+        first: NDArray[np.int64] = next(self._shares(start, deal), np.zeros(0, dtype=np.int64))
+        return first[: self.batch_size] >= self.length
+
     def blocks(self, start: int = 0, deal: Deal | None = None) -> Iterator[NDArray[np.int64]]:
         """Yield the same positions in blocks of many whole batches."""
+        for block in self._shares(start, deal):
+            repeats = self.tail == "pad" and (block >= self.length).any()
+            yield block % self.length if repeats else block
+
+    def _shares(self, start: int, deal: Deal | None) -> Iterator[NDArray[np.int64]]:
+        """Yield this rank's blocks; a position past the end is one of the first once more."""
         if deal is not None and self.topology.world_size > 1 and start < self.length:
             first = deal(np.array([start], dtype=np.int64))
             if first is not None:
@@ -134,10 +151,7 @@ class Plan:
         block = -(-_BLOCK // self.batch_size) * self.batch_size
         for first in range(0, count, block):
             steps = np.arange(first, min(first + block, count), dtype=np.int64)
-            positions = steps * world_size + (start + rank)
-            if self.tail == "pad" and positions[-1] >= self.length:
-                positions %= self.length
-            yield positions
+            yield steps * world_size + (start + rank)
 
     def _dealt(self, start: int, deal: Deal) -> Iterator[NDArray[np.int64]]:
         rank, step, size = self.topology.rank, self.step_size, self.batch_size
@@ -156,8 +170,9 @@ class Plan:
         ranks = self.topology.world_size
         if self.tail == "pad":
             missing = -len(positions) % ranks
-            positions = np.append(positions, np.arange(missing) % self.length)
-        shares = np.array_split(_sorted_by(deal, positions, len(positions))[0], ranks)
+            positions = np.append(positions, self.length + np.arange(missing))
+        of_samples = lambda positions: deal(positions % self.length)  # noqa: E731
+        shares = np.array_split(_sorted_by(of_samples, positions, len(positions))[0], ranks)
         return shares[self.topology.rank]
 
 

@@ -23,6 +23,7 @@ delivered. A load checks every identity field that would silently change the dat
                        it had ended, since it may begin anew by itself
     ahead              ranges of positions beyond samples_processed that were delivered ahead of
                        their turn; only with in_order=False are there any
+    excluded           spans of positions that are left out, each [epoch, start, stop]
     lanes              only where a dataset is read in lanes (an iterable, or one with a state):
                        how many, whose turn was last, and of each how far it was delivered
 
@@ -43,9 +44,10 @@ from typing import Any, NamedTuple
 
 from dataporter.errors import StateFormatError, StateMismatchError, StateVersionError
 from dataporter.law import located
-from dataporter.law.ahead import Ranges
 from dataporter.law.keys import MAX_SEED
 from dataporter.law.lane_states import Lanes, LaneState, lanes_from_state, lanes_to_state
+from dataporter.law.ranges import Ranges
+from dataporter.law.rest import Excluded
 
 VERSION = 1
 
@@ -78,6 +80,7 @@ class Identity:
     batch_size: int | None
     world_size: int
     length: int | None = None
+    excluded: Excluded = ()
 
 
 _PROGRESS_FIELDS = Progress._fields
@@ -105,6 +108,7 @@ def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
     # There even where it is empty: torch.distributed.checkpoint loads only the keys that the
     # state of the loader before the load has.
     state["ahead"] = [list(run) for run in progress.ahead]
+    state["excluded"] = [list(span) for span in identity.excluded]
     if identity.length is None:
         del state["length"]
     if progress.lanes is None:
@@ -127,7 +131,8 @@ def parse_state(state: object) -> tuple[Identity, Progress]:
     values["sampler"] = copy.deepcopy(values["sampler"])
     lanes = values["lanes"]
     values["lanes"] = None if lanes is None else lanes_from_state(lanes)
-    values["ahead"] = tuple((start, stop) for start, stop in values["ahead"] or ())
+    for name in ("ahead", "excluded"):
+        values[name] = tuple(tuple(run) for run in values[name] or ())
     progress = Progress(**{name: values[name] for name in _PROGRESS_FIELDS})
     identity = Identity(**{name: values[name] for name in _IDENTITY_FIELDS})
     return identity, progress
@@ -229,6 +234,18 @@ _is_ranges: _Check = (
 )
 
 
+_is_excluded: _Check = (
+    lambda value: isinstance(value, list) and all(_is_span(span) for span in value),
+    "a list of spans [epoch, start, stop]",
+)
+
+
+def _is_span(span: object) -> bool:
+    if not isinstance(span, list | tuple) or len(span) != 3:  # noqa: PLR2004
+        return False
+    return all(_is_count[0](number) for number in span) and span[1] < span[2]
+
+
 def _are_ranges(pairs: list[Any]) -> bool:
     if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):  # noqa: PLR2004
         return False
@@ -257,8 +274,9 @@ _CHECKS: dict[str, _Check] = {
     "batch_size": _or_none(_is_positive),
     "world_size": _is_positive,
     "length": _or_none(_is_count),
+    "excluded": _or_none(_is_excluded),
 }
-_OPTIONAL = {"sampler", "ahead", "lanes", "length"}
+_OPTIONAL = {"sampler", "ahead", "lanes", "length", "excluded"}
 
 
 def _field(state: Mapping[Any, Any], name: str, check: _Check) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dataporter.fetch.tasks import Task
-from dataporter.law.ahead import Ranges, runs_of
+from dataporter.law.ranges import Ranges, runs_of
 from dataporter.law.state import Progress
 from dataporter.sources.source import Reading, Result
 
@@ -27,7 +27,7 @@ class _Arrivals:
 
     def received(self, task: Task, batch: Any) -> Result:
         """Take note of a delivery."""
-        progress, batch = self._received_in_order(task, batch)
+        (progress, contents), batch = self._received_in_order(task, batch)
         samples: Any = task.payload
         self._early[task.number] = progress, runs_of(samples.positions)
         while self._next in self._early:
@@ -40,4 +40,4 @@ class _Arrivals:
             batches_processed=self._gapless.batches_processed + len(self._early),
             ahead=tuple(sorted(ahead)),
         )
-        return progress, batch
+        return (progress, contents), batch

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.fetch.generators import capture, seed_all
-from dataporter.law.ahead import Ranges, outside
+from dataporter.law.ranges import Ranges, outside
 from dataporter.sources.users_sampler import Drawer, UsersSampler
 
 _DROPPED = 2**16  # indices that are drawn and dropped at a time

@@ -66,7 +66,8 @@ def resumption(
         message = unchecked(progress, seed=source.seed if is_drawn else None)
         warn_user(message, UncheckedStateWarning)
     seed = source.seed if source.seed_is_given else saved.seed
-    return Resumption(progress, seed, length, None if is_place(state) else saved.order)
+    order = None if is_place(state) else saved.order
+    return Resumption(progress, seed, length, order, saved.excluded)
 
 
 def _from_place(source: Source, state: Any) -> tuple[Identity, Progress]:

@@ -40,7 +40,7 @@ class Pass(Iterator[Any]):
     def _begin(self) -> None:
         """Begin where the cursor says; if that fails, the cursor goes on saying so."""
         before = self._cursor.newest_pass
-        self._loads = -1  # until it has begun
+        self._loads = self._changes = -1  # until it has begun
         self._coming: tuple[Result, ...] = ()  # results that come next
         # What was under way ends here, so that its workers are free for what begins.
         self._results: Iterator[Result] | None = iter(())
@@ -50,7 +50,7 @@ class Pass(Iterator[Any]):
             self._number = self._cursor.newest_pass
             if not self._progress.finished:
                 self._results = self._run(self._progress)
-            self._loads = self._cursor.loads
+            self._loads, self._changes = self._cursor.loads, self._cursor.changes
         except BaseException:
             if self._cursor.newest_pass != before:
                 self._cursor.take_back()
@@ -58,13 +58,13 @@ class Pass(Iterator[Any]):
 
     def __next__(self) -> Any:
         while True:
-            if self._loads != self._cursor.loads and self._results is not None:
-                self._follow_load()
+            if self._changes != self._cursor.changes and self._results is not None:
+                self._follow_change()
             if not self._broken and self._coming:
-                progress, batch = self._coming[0]
+                leads_to, batch = self._coming[0]
             else:
                 try:
-                    progress, batch = self._next_result()
+                    leads_to, batch = self._next_result()
                 except StopIteration:
                     self._finish()
                     raise
@@ -75,12 +75,13 @@ class Pass(Iterator[Any]):
                     raise batch.error
                 finally:
                     del batch  # it would be held by this frame, which its error holds
+            progress, contents = leads_to
             if type(batch) is Failed:
                 # The state stays before it. Who catches this and goes on, goes on after it.
                 error = _raisable(batch.error)
                 self._progress, self._coming, self._broken = progress, self._coming[1:], False
                 raise error
-            self._cursor.deliver(progress, by=self._number)
+            self._cursor.deliver(progress, contents, by=self._number)
             self._progress, self._coming, self._broken = progress, self._coming[1:], False
             if batch is not EMPTY:  # else every sample of it was left out
                 return batch
@@ -125,7 +126,7 @@ class Pass(Iterator[Any]):
         That may take a look at what follows, which is kept and not counted as delivered. An
         error there is raised by the call that would deliver it.
         """
-        if self._results is None or self._loads != self._cursor.loads or self._broken:
+        if self._results is None or self._changes != self._cursor.changes or self._broken:
             return self._results is None
         try:
             while not self._coming or self._coming[-1][1] is EMPTY:
@@ -143,7 +144,11 @@ class Pass(Iterator[Any]):
         with contextlib.suppress(StopIteration):
             self._look()
 
-    def _follow_load(self) -> None:
+    def _follow_change(self) -> None:
+        if self._loads == self._cursor.loads:
+            self._results = iter(())  # its workers are free for the rest as it is now
+            self._changes, self._broken = self._cursor.changes, True
+            return
         if not self._cursor.has_loaded_start:
             msg = (
                 "load_state_dict() was called after this iterator was made, and another "

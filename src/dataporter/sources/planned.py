@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dataporter.errors import OptionError, OptionTypeError, StateMismatchWarning
 from dataporter.fetch import Fetches
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples, Task
 from dataporter.law import Order, Plan, Tail, Topology
-from dataporter.law.ahead import around, beyond, size_of
 from dataporter.law.epochs import Cursor
 from dataporter.law.explanation import Explanation
+from dataporter.law.ranges import beyond
+from dataporter.law.rest import Excluded, Rest, excluded_in, rest_of, with_span
 from dataporter.law.state import Identity, Progress, past_the_end, within
 from dataporter.samplers import ResumableSampler, group_topology
 from dataporter.sources.arrivals import as_they_come
+from dataporter.sources.delivered import Delivered
 from dataporter.sources.source import Reading, Result, Resumption, Source
 from dataporter.strategies import agreed
 from dataporter.user_warnings import warn_user
 
 _ANNOUNCED = 512  # positions in an announcement at most, if a step has fewer
 _ANNOUNCEMENTS = 64  # in an epoch at least
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 class PlannedSource(Source):
@@ -55,6 +61,7 @@ class PlannedSource(Source):
         self._awaits_group = awaits_group
         self._grows = grows
         self._in_order = in_order
+        self._excluded: Excluded = ()
 
     @property
     def seed(self) -> int:
@@ -118,6 +125,9 @@ class PlannedSource(Source):
         self._sampler.order_for(self.plan.step_size)
         self._awaits_group = False
 
+    def identity(self) -> Identity:
+        return replace(super().identity(), excluded=self._excluded)
+
     def explained(self, progress: Progress) -> Explanation:
         return replace(super().explained(progress), order=self._sampler.order)
 
@@ -127,12 +137,12 @@ class PlannedSource(Source):
         return Progress(epoch=epoch)
 
     def ended(self, progress: Progress) -> Progress:
-        samples, batches = progress.samples_processed, progress.batches_processed
+        rest = self._rest(progress)
         # An uneven last step may have had no part for this rank; the state is that of all ranks.
-        missed = self.plan.num_steps(samples)
+        missed = rest.plan.num_steps(rest.start)
         return progress._replace(
-            samples_processed=self.plan.position_after(samples, missed),
-            batches_processed=batches + missed,
+            samples_processed=rest.reached(missed),
+            batches_processed=progress.batches_processed + missed,
             finished=True,
             ahead=(),
         )
@@ -148,19 +158,50 @@ class PlannedSource(Source):
     def num_batches(self) -> int:
         return replace(self.plan, length=self._length_now()).num_batches()
 
+    def _rest(self, progress: Progress) -> Rest:
+        excluded = excluded_in(self._excluded, progress.epoch)
+        return rest_of(self.plan, progress.samples_processed, progress.ahead, excluded)
+
+    def exclude(self, epoch: int, start: int, stop: int) -> None:
+        if not 0 <= start < stop <= self._sampler.order.length:
+            msg = (
+                f"a span of positions to exclude must have 0 <= start < stop <= "
+                f"{self._sampler.order.length:,}, the length of an epoch; found start={start:,}, "
+                f"stop={stop:,}."
+            )
+            raise OptionError(msg)
+        self._excluded = with_span(self._excluded, epoch, start, stop)
+
     def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
         # The order of now: later passes may have another length, and a load another seed.
-        order, plan = self._sampler.order, self.plan
-        if progress.ahead:  # counted without what was delivered ahead, which lies beyond the start
-            plan = replace(plan, length=plan.length - size_of(progress.ahead))
-        delivered = _Delivered(progress.samples_processed)
+        run = _Run(progress, self._sampler.order, self._rest(progress), self.plan)
         reading = Reading(
-            tasks=_tasks(progress, order, plan, EpochKeys(self.seed, progress.epoch), delivered),
+            tasks=run.tasks(EpochKeys(self.seed, progress.epoch)),
             fetch=self._fetch,
             progress=progress,
-            received=_receiver(progress, plan, delivered),
+            received=run.receiver(),
         )
         return reading if self.comes_in_order else as_they_come(reading)
+
+    def batch_at(self, epoch: int, position: int) -> Samples:
+        self._check_position(position)
+        deal = functools.partial(self._sampler.order.deal, epoch)
+        return self.samples_at(epoch, next(self.plan.batches(position, deal), _NONE))
+
+    def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> Samples:
+        for end in (positions.min(), positions.max()) if len(positions) else ():
+            self._check_position(int(end))
+        order = self._sampler.order
+        indices = order.indices(epoch, positions)
+        if order.of_batches:
+            indices = positions = np.concatenate([_NONE, *indices])
+        return Samples(indices, positions, EpochKeys(self.seed, epoch))
+
+    def _check_position(self, position: int) -> None:
+        length = self._sampler.order.length
+        if not 0 <= position < length:
+            msg = f"a position must be in [0, {length:,}), found {position:,}."
+            raise OptionError(msg)
 
     def admit(
         self, progress: Progress, saved: Identity, *, same_data: bool, strict: bool
@@ -182,6 +223,7 @@ class PlannedSource(Source):
         self._sampler.seed = at.seed
         if at.order is not None:
             self._sampler.resume_order(at.order, at.progress.epoch, at.progress.samples_processed)
+        self._excluded = at.excluded
         self._awaits_group = False  # whoever loads this state has this seed
 
     @property
@@ -199,52 +241,69 @@ class PlannedSource(Source):
         return self._sampler.times_set
 
 
-@dataclass(slots=True)
-class _Delivered:
-    """How far a pass has come, for those who make its tasks."""
-
-    position: int
-
-
 def steps_announced(plan: Plan) -> int:
     """Return the number of steps that an order is told of at a time."""
     return max(min(_ANNOUNCED, plan.length // _ANNOUNCEMENTS) // plan.step_size, 1)
 
 
-def _tasks(
-    progress: Progress, order: Order, plan: Plan, keys: EpochKeys, delivered: _Delivered
-) -> Iterator[Task]:
-    size, batches = plan.batch_size, 0
-    begin, deal = progress.samples_processed, functools.partial(order.deal, progress.epoch)
-    announced = steps_announced(plan)
-    for block in plan.blocks(begin, deal):
-        positions = around(progress.ahead, block) if progress.ahead else block
-        indices = order.indices(progress.epoch, positions)
-        for first in range(0, len(positions), size):
-            if batches % announced == 0:
-                stop = plan.position_after(begin, batches + announced)
-                order.announce(progress.epoch, delivered.position, stop, plan)
-            batches += 1
-            batch = slice(first, first + size)
-            number = progress.batches_processed + batches
-            if order.of_batches:  # a sample comes once an epoch, so its index serves as position
-                yield Task(number, Samples(indices[first], indices[first], keys))
-            else:
-                yield Task(number, Samples(indices[batch], positions[batch], keys))
+class _Run:
+    """The rest of an epoch, as it is read: its tasks, and where the run stands after each."""
 
+    def __init__(self, start: Progress, order: Order, rest: Rest, whole: Plan) -> None:
+        self._start = start
+        self._order = order
+        self._rest = rest
+        self._whole = whole  # the plan of the epoch without gaps
+        self._position = start.samples_processed  # delivered up to here
 
-def _receiver(start: Progress, plan: Plan, delivered: _Delivered) -> Callable[[Task, Any], Result]:
-    epoch, position, batches = start.epoch, start.samples_processed, start.batches_processed
+    def _deal(self, counted: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        return self._order.deal(self._start.epoch, self._rest.around(counted))
 
-    def received(task: Task, batch: Any) -> Result:
-        reached = plan.position_after(position, task.number - batches)
-        delivered.position = reached
-        if not start.ahead:
-            return Progress(epoch, reached, task.number), batch
-        reached = int(around(start.ahead, [reached])[0])
-        return Progress(epoch, reached, task.number, ahead=beyond(start.ahead, reached)), batch
+    def tasks(self, keys: EpochKeys) -> Iterator[Task]:
+        """Yield a task for each of this rank's batches."""
+        order, rest, epoch, batches = self._order, self._rest, self._start.epoch, 0
+        size, announced = rest.plan.batch_size, steps_announced(rest.plan)
+        for block in rest.plan.blocks(rest.start, self._deal):
+            positions = rest.around(block)
+            indices = order.indices(epoch, positions)
+            for first in range(0, len(positions), size):
+                if batches % announced == 0:
+                    stop = rest.reached(batches + announced)
+                    order.announce(epoch, self._position, stop, self._whole)
+                batches += 1
+                number = self._start.batches_processed + batches
+                if order.of_batches:  # a sample comes once an epoch: its index serves as position
+                    yield Task(number, Samples(indices[first], indices[first], keys))
+                else:
+                    batch = slice(first, first + size)
+                    yield Task(number, Samples(indices[batch], positions[batch], keys))
 
-    return received
+    def receiver(self) -> Callable[[Task, Any], Result]:
+        """Return what takes note of deliveries."""
+        start, contents, reached = self._start, self._contents, self._rest.reached
+        epoch, batches = start.epoch, start.batches_processed
+
+        def received(task: Task, batch: Any) -> Result:
+            at = self._position = reached(task.number - batches)
+            if not start.ahead:
+                return (Progress(epoch, at, task.number), (contents, task)), batch
+            progress = Progress(epoch, at, task.number, ahead=beyond(start.ahead, at))
+            return (progress, (contents, task)), batch
+
+        return received
+
+    def _contents(self, task: Task) -> Delivered:
+        samples: Any = task.payload
+        before = task.number - self._start.batches_processed - 1
+        rest, step = self._rest, self._rest.plan.step_size
+        padding = rest.plan.padding(rest.start + before * step, self._deal)
+        return Delivered(
+            epoch=self._start.epoch,
+            position=rest.reached(before),
+            positions=samples.positions,
+            indices=samples.indices,
+            padding=np.repeat(padding, len(samples.indices)) if self._order.of_batches else padding,
+        )
 
 
 def length_of(dataset: Any) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from dataporter.fetch import Fetches
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples, Task
 from dataporter.law import Topology
-from dataporter.law.ahead import beyond
 from dataporter.law.keys import key_as_int
+from dataporter.law.ranges import beyond
 from dataporter.law.state import Progress
 from dataporter.sources.arrivals import as_they_come
+from dataporter.sources.delivered import Delivered
 from dataporter.sources.drawing import Drawing, Isolated
 from dataporter.sources.source import Reading, Result, Resumption, Source
 from dataporter.sources.users_sampler import Drawer, UsersSampler, is_torchs_batch_sampler
@@ -134,7 +136,9 @@ class SampledSource(Source):
         led_to: dict[int, Progress] = {}  # by the number of the task that leads there
 
         def received(task: Task, batch: Any) -> Result:
-            return led_to.pop(task.number), batch
+            return (led_to.pop(task.number), (contents, task)), batch
+
+        contents = partial(_contents, progress.epoch, self._topology.rank)
 
         reading = Reading(
             tasks=self._tasks(progress, self._newest, led_to),
@@ -216,3 +220,14 @@ class SampledSource(Source):
         )
         drawing.skip(skipped)
         return drawing
+
+
+def _contents(epoch: int, rank: int, task: Task) -> Delivered:
+    samples: Any = task.payload
+    return Delivered(
+        epoch=epoch,
+        position=int(samples.positions[0]) - rank,
+        positions=samples.positions,
+        indices=samples.indices,
+        padding=np.zeros(len(samples.positions), dtype=np.bool_),
+    )

@@ -13,17 +13,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dataporter.errors import OptionError
 from dataporter.fetch import Fetches
-from dataporter.fetch.tasks import Renew, Task
+from dataporter.fetch.tasks import Renew, Samples, Task
 from dataporter.law import Plan, Tail, Topology
 from dataporter.law.epochs import Cursor
 from dataporter.law.explanation import Explanation
+from dataporter.law.rest import Excluded
 from dataporter.law.state import Identity, Progress, parse_state
+from dataporter.sources.delivered import Delivered
 from dataporter.sources.fingerprint import Fingerprint, dataset_length
 from dataporter.sources.users_sampler import epoch_of
 
-Result: TypeAlias = tuple[Progress, Any]  # a batch, and where the run stands once it is delivered
+# Says what a batch consists of; asked only if somebody wants to know. None for a stream.
+Contents: TypeAlias = tuple[Callable[[Task], Delivered], Task] | None
+# A batch, where the run stands once it is delivered, and what it consists of.
+Result: TypeAlias = tuple[tuple[Progress, Contents], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +52,7 @@ class Resumption(NamedTuple):
     seed: int
     length: int | None = None  # positions of this epoch, where the dataset has changed since
     order: str | None = None  # the saved name of the order, where there is one
+    excluded: Excluded = ()
 
 
 class Source(ABC):
@@ -152,6 +161,26 @@ class Source(ABC):
         raise OptionError(msg)
 
     _holder_of_state = "the dataset"
+
+    def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> Samples:
+        """Return what is fetched at positions of an epoch, or raise."""
+        raise OptionError(self._no_positions)
+
+    def batch_at(self, epoch: int, position: int) -> Samples:
+        """Return this rank's batch of the step that begins at a position, or raise."""
+        raise OptionError(self._no_positions)
+
+    def exclude(self, epoch: int, start: int, stop: int) -> None:
+        """Leave out a span of positions from now on, or raise."""
+        raise OptionError(self._no_positions)
+
+    @property
+    def _no_positions(self) -> str:
+        return (
+            f"only the state of {self._holder_of_state} says where its samples are, so none can be "
+            "found by position. A loader with an order of dataporter's own (a dataset with a "
+            "length, and no sampler or batch_sampler of yours) finds any sample by its position."
+        )
 
     def settle(self, progress: Progress) -> None:
         """Forget what was drawn ahead of `progress`, where a pass was broken off."""

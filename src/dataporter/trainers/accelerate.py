@@ -2,8 +2,9 @@
 
 Accelerate's own `prepare` builds a new torch loader from the parts of the given one, with a
 batch sampler that shares the data among processes. Our loaders already share their data. So
-this `Accelerator` returns them as they are, and adds only two features of Accelerate: it moves
-batches to their device, and it reports the last batch of a pass.
+this `Accelerator` returns them as they are, and adds only three features of Accelerate: it moves
+batches to their device, it reports the last batch of a pass, and `gather_for_metrics` leaves out
+what was repeated in that one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataporter.errors import (
     TopologyError,
 )
 from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.sources.delivered import rows_of
 from dataporter.trainers.loader_states import (
     FILE,
     States,
@@ -64,7 +66,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate 
 
     def __iter__(self) -> Iterator[Any]:
         batches: Pass = iter(self.loader)  # type: ignore[assignment]
-        self.begin()  # `remainder` stays -1: repeated samples need not be the last ones
+        self.begin()
+        self.remainder = 0  # repeated samples need not be the last ones: the loader tells them
         try:
             for batch in batches:
                 self.end_of_dataloader = batches.is_last()
@@ -161,6 +164,19 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
                 'tail="uneven" or tail="drop".'
             )
             raise OptionError(msg)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """Gather from all processes, without the samples that were repeated to fill a last batch.
+
+        So a metric is the same on any number of processes.
+        """
+        gathered = super().gather_for_metrics(input_data, use_gather_object)
+        loader = self.gradient_state.active_dataloader
+        is_ours = isinstance(loader, PreparedLoader) and loader.delivered is not None
+        if not is_ours or not loader.end_of_dataloader or self.num_processes == 1:
+            return gathered
+        real = self.gather(torch.from_numpy(~loader.delivered.padding).to(self.device))
+        return rows_of(gathered, real.cpu().numpy(), keeps_others=True)
 
     def free_memory(self, *objects: Any) -> Any:
         """Release everything that was prepared."""

@@ -18,7 +18,7 @@ from dataporter.law.lane_states import Lanes, LaneState
 from dataporter.law.state import Progress
 from dataporter.sources.lanes.fetcher import LaneBatch
 from dataporter.sources.lanes.iterable import Iterable
-from dataporter.sources.source import Reading, Result
+from dataporter.sources.source import Contents, Reading, Result
 
 
 class LaneReading(Iterator[Task]):
@@ -114,9 +114,11 @@ class LaneReading(Iterator[Task]):
             self._going = [other for other in self._going if other != lane]
         if got.size == 0:
             self.progress = progress._replace(lanes=lanes)
-            return self.progress, EMPTY
+            return (self.progress, None), EMPTY
+        contents: Contents = None
         if isinstance(self._over, Reading):
-            indexed = self._over.received(Task(task.number, turn.samples), None)[0]
+            received = self._over.received(Task(task.number, turn.samples), None)
+            indexed, contents = received[0]
             self.progress = indexed._replace(lanes=lanes)
         else:
             samples = progress.samples_processed + got.size
@@ -127,7 +129,7 @@ class LaneReading(Iterator[Task]):
                 lanes=lanes,
             )
             self._over.check_length(samples)
-        return self.progress, got.batch
+        return (self.progress, contents), got.batch
 
 
 def lanes_of(progress: Progress) -> Lanes:

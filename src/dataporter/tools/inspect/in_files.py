@@ -6,17 +6,16 @@ epoch and the position. Nothing of the data is read.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law import Order, SequentialOrder, ShuffledOrder, Uses
-from dataporter.law.ahead import around
 from dataporter.law.explanation import Explanation, Row, counted
 from dataporter.law.permutation import MAX_LENGTH
-from dataporter.law.state import Identity
+from dataporter.law.state import Identity, Progress
 from dataporter.shards.index import Index
 from dataporter.shards.tracks import BlockAfterBlock, TracksOrder
 from dataporter.tools.profile.units import size
@@ -131,13 +130,12 @@ def order_of(identity: Identity, index: Index) -> Order | None:
 
 def locate(explanation: Explanation, index: Index, order: Order) -> InFiles:
     """Find where in the files of an index a state stands."""
-    progress, identity = explanation.progress, explanation.identity
-    epoch, start, ahead = progress.epoch, progress.samples_processed, progress.ahead
-    remaining = explanation.remaining or 0
-    if not remaining:
-        epoch, start, ahead, remaining = epoch + 1, 0, (), order.length
-    step = min(identity.world_size * (identity.batch_size or 1), remaining, _LONGEST_STEP)
-    positions = around(ahead, np.arange(start, start + step, dtype=np.int64))
+    if not explanation.remaining:
+        explanation = replace(explanation, progress=Progress(epoch=explanation.progress.epoch + 1))
+    rest = explanation.rest(order.length)
+    epoch, start = explanation.progress.epoch, explanation.progress.samples_processed
+    step = min(rest.plan.step_size, rest.remaining, _LONGEST_STEP)
+    positions = rest.around(rest.start + np.arange(step, dtype=np.int64))
     indices = order.indices(epoch, positions)
     blocks, rows = index.locate(indices)
     uses = _uses(order, epoch, index)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
-from dataporter.law.ahead import size_of
+from dataporter.law.rest import excluded_in, rest_of
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import is_own
 from dataporter.trainers.lightning import loops
@@ -68,8 +67,9 @@ def _size(state: Mapping[str, Any]) -> tuple[Any, Any]:
 def _batches_left(loader: ResumableDataLoader[Any]) -> int:
     plan: Any = loader.plan  # of a loader that has an order
     state = loader.state_dict()
-    left = replace(plan, length=plan.length - size_of(state.get("ahead", ())))
-    return int(left.num_batches(state["samples_processed"]))
+    excluded = excluded_in(state["excluded"], state["epoch"])
+    ahead = tuple(map(tuple, state["ahead"]))
+    return rest_of(plan, state["samples_processed"], ahead, excluded).num_batches
 
 
 def _skip_to_next_epoch(loader: ResumableDataLoader[Any], state: State) -> None:

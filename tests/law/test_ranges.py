@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataporter.law.ahead import around, beyond, runs_of, size_of
+from dataporter.law.ranges import around, beyond, runs_of, size_of
 
 positions = st.sets(st.integers(0, 60))
 

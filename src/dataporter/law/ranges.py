@@ -1,8 +1,8 @@
-"""Delivery ahead of turn: a prefix of the epoch, and ranges of positions beyond it.
+"""Ranges of positions, and counting around them.
 
-With `in_order=False` batches are delivered as they come. What has been delivered is then
-not a prefix any more: the ranges delivered ahead of their turn are kept beside it, until
-the prefix has caught up with them. All functions are pure.
+What remains of an epoch is not always what follows a position. With `in_order=False` batches are
+delivered as they come, and some ahead of their turn; and a user may exclude spans of positions.
+Both are kept as ranges, and a run goes around them. All functions are pure.
 """
 
 from __future__ import annotations
@@ -38,6 +38,30 @@ def beyond(ranges: Ranges, position: int) -> Ranges:
     ((7, 8), (9, 12))
     """
     return tuple((max(start, position), stop) for start, stop in ranges if stop > position)
+
+
+def union(*several: Ranges) -> Ranges:
+    """Put ranges together.
+
+    >>> union(((2, 4), (9, 12)), ((0, 3), (4, 5)))
+    ((0, 5), (9, 12))
+    """
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(each for ranges in several for each in ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(stop, found[-1][1])
+        else:
+            found.append((start, stop))
+    return tuple(found)
+
+
+def counted_to(ranges: Ranges, position: int) -> int:
+    """Count the positions before one that are in none of the ranges.
+
+    >>> counted_to(((2, 4), (6, 8)), 7)
+    4
+    """
+    return position - sum(min(stop, position) - start for start, stop in ranges if start < position)
 
 
 def around(ranges: Ranges, counted: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,0 +1,67 @@
+"""Looking back and ahead: any batch or sample of a run by its position, fetched here and now.
+
+Nothing of the run is touched: the order is a function, and a fetcher of its own fetches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataporter.arguments import check_int
+from dataporter.engine import Results, Runner
+from dataporter.errors import OptionError, OptionTypeError
+from dataporter.fetch import EMPTY, Fetcher
+from dataporter.fetch.tasks import Samples
+from dataporter.sources.source import Source
+
+
+def batch_at(source: Source, fetch: Fetcher, runner: Runner, epoch: int, position: int) -> Any:
+    """Fetch this rank's batch of the step that begins at a position, as a run delivers it."""
+    check_int("position", position, least=0)
+    wanted = source.batch_at(epoch, position)
+    fetch.begin_pass()
+    batch = _fetched(fetch, wanted)
+    return next(iter(runner.deliver(Results(iter([(None, batch)])))))[1]
+
+
+def samples_at(
+    source: Source, fetch: Fetcher, epoch: int, positions: int | Iterable[int]
+) -> list[Any]:
+    """Fetch samples by their positions; `fetch` makes lists of samples."""
+    wanted = source.samples_at(epoch, _checked(positions))
+    numbers = range(len(wanted.positions))
+    return [_only(_fetched(fetch, _one_of(wanted, number))) for number in numbers]
+
+
+def _fetched(fetch: Fetcher, wanted: Samples) -> Any:
+    batch = fetch(wanted)
+    if batch is EMPTY:
+        at = ", ".join(map(str, wanted.positions[:4]))
+        msg = (
+            f"there is nothing at position {at} of epoch {wanted.keys.epoch}: the dataset leaves "
+            "these samples out, or cannot read them (`loader.skipped`). Choose other positions."
+        )
+        raise OptionError(msg)
+    return batch
+
+
+def _one_of(wanted: Samples, number: int) -> Samples:
+    one = slice(number, number + 1)
+    return Samples(wanted.indices[one], wanted.positions[one], wanted.keys)
+
+
+def _only(fetched: Any) -> Any:
+    """Return the sample of a list of one; a dataset's `__getitems__` may make a batch of it."""
+    return fetched[0] if isinstance(fetched, list | tuple) else fetched
+
+
+def _checked(positions: int | Iterable[int]) -> NDArray[np.int64]:
+    listed = [positions] if isinstance(positions, int | np.integer) else list(positions)
+    if any(isinstance(each, bool) or not isinstance(each, int | np.integer) for each in listed):
+        msg = f"positions must be integers, found {positions!r}."
+        raise OptionTypeError(msg)
+    return np.array(listed, dtype=np.int64)
