@@ -108,6 +108,28 @@ def test_a_sampler_of_ones_own_is_told_of_but_cannot_be_looked_into():
             loader.exclude(0, 0, 1)
 
 
+class Unreadable(Ids):
+    def __getitem__(self, index):
+        if index in {2, 6}:
+            msg = "unreadable"
+            raise OSError(msg)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"sampler": range(7)}])
+def test_samples_that_are_skipped_are_not_said_to_be_in_the_batch(options):
+    loader = ResumableDataLoader(Unreadable(7), 3, on_error="skip", **options)
+    for batch in loader:
+        assert list(loader.delivered.indices) == batch.tolist()
+    assert [each.index for each in loader.skipped] == [2, 6]
+
+
+def test_a_skipped_sample_among_the_padding_counts_for_no_metric():
+    loader = ResumableDataLoader(Unreadable(7), 2, on_error="skip", rank=2, world_size=3)
+    counted = [loader.delivered.real_samples(batch).tolist() for batch in loader]
+    assert counted == [[5], []]
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(6))

@@ -272,12 +272,16 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     @property
     def delivered(self) -> Delivered | None:
-        """What the batch delivered last consists of.
+        """What the batch delivered last consists of, without the samples that were `skipped`.
 
         None before the first batch of a pass, and for a stream, which has no positions.
         """
         contents = self._cursor.in_hand
-        return None if contents is None else contents[0](contents[1])
+        if contents is None:
+            return None
+        delivered: Delivered = contents[0](contents[1])
+        skipped = [each.position for each in self.skipped if each.epoch == delivered.epoch]
+        return delivered.without(skipped)
 
     def exclude(self, epoch: int, start: int, stop: int) -> None:
         """Leave out the positions from `start` to before `stop` of `epoch` from now on.

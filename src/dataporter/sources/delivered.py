@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,18 @@ class Delivered:
         listed = {name: np.asarray(getattr(self, name)).tolist() for name in names}
         each = ", ".join(f"{name}={values}" for name, values in listed.items())
         return f"Delivered(epoch={self.epoch}, position={self.position}, {each})"
+
+    def without(self, left_out: Sequence[int]) -> Delivered:
+        """Return the same batch without the samples at some positions."""
+        kept = ~np.isin(self.positions, np.array(left_out, dtype=np.int64))
+        if kept.all():
+            return self
+        return replace(
+            self,
+            positions=self.positions[kept],
+            indices=[index for index, is_kept in zip(self.indices, kept, strict=True) if is_kept],
+            padding=self.padding[kept],
+        )
 
     def real_samples(self, batch: Any) -> Any:
         """Return a batch without its padding: a metric counts every sample once then.
