@@ -98,7 +98,7 @@ def test_whatever_arrives_when_every_position_is_delivered_once(kind, length, le
             samples = task.payload
             seen += samples.positions.tolist()
             assert list(samples.indices) == [whole[position] for position in samples.positions]
-            progress, _ = reading.received(task, None)
+            (progress, _), _ = reading.received(task, None)
             assert sorted(seen) == [
                 *range(progress.samples_processed),
                 *(p for start, stop in progress.ahead for p in range(start, stop)),

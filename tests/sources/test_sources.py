@@ -33,7 +33,7 @@ def read(source: Source, progress: Progress, steps: int = 10**6) -> tuple[list[A
     reading = source.begin(progress, same_workers=False)
     found = []
     for task in reading.tasks:
-        progress, batch = reading.received(task, reading.fetch(task.payload))
+        (progress, _), batch = reading.received(task, reading.fetch(task.payload))
         if batch is not EMPTY:
             found.append(batch.tolist())
         if len(found) == steps:
