@@ -78,11 +78,12 @@ def test_as_many_batches_are_behind_a_slow_one_as_the_bytes_allow(prefetch_bytes
     def all_others_are_ready() -> bool:
         with pytest.raises(WorkerTimeoutError):
             next(batches)
-        return engine._board.unfinished == 1
+        # Tasks are issued several at a time, so a few may be missing.
+        least = most - engine._budget.waiting.together + 1
+        return engine._board.unfinished == 1 and len(engine._board) >= least
 
     until(all_others_are_ready)
-    # Tasks are issued several at a time, so a few may be missing.
-    assert most - engine._budget.waiting.together < len(engine._board) <= most
+    assert len(engine._board) <= most
     os.write(release, b".")
     assert [int(batch[0, 0]) for batch in batches] == list(range(0, 400, 2))
     os.close(released)
