@@ -43,6 +43,7 @@ def _rank(rank, world_size, folder, answers, work, arguments):
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    dist.barrier()  # else a quick rank may leave while another is still connecting to it
     torch.manual_seed(1000 + rank)  # ranks agree on nothing by themselves
     try:
         answers.put((rank, json.dumps(work(rank, *arguments))))

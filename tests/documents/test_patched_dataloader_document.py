@@ -55,6 +55,7 @@ train_dataset = torch.arange(128)
 loader = DataLoader(train_dataset, batch_size=32, shuffle=True)
 for batch in loader:
     print(*batch.tolist())
+dist.barrier()  # else a quick rank may leave while the other is still connecting to it
 dist.destroy_process_group()
 """
 
