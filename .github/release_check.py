@@ -27,7 +27,10 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
     if not (root / "tests" / "golden" / version / "batches.json").exists():
         found.append(f"tests/golden/{version} is missing. Run python tests/golden/make.py.")
     if "OWNER" in re.sub(r"^#.*$", "", project, flags=re.MULTILINE):
-        found.append("project.urls in pyproject.toml says OWNER. Put in who hosts the repository.")
+        found.append(
+            "pyproject.toml says OWNER in project.urls or the README's addresses on PyPI. "
+            "Put in who hosts the repository."
+        )
     return found
 
 
