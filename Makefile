@@ -14,7 +14,7 @@ QUICK := tests/law tests/fetch tests/converters tests/strategies $(wildcard test
 	tests/golden/test_golden_states.py tests/test_arguments.py tests/test_options.py \
 	tests/test_samplers.py
 
-.PHONY: demo quick test tests coverage inline lint docs bench soak release-check dist clean
+.PHONY: demo quick test tests coverage inline lint docs pictures bench soak release-check dist clean
 
 demo: $(VENV)/.cli
 	$(BIN)/dataporter demo --out build/demo
@@ -54,6 +54,10 @@ lint: $(VENV)/.dev
 # The tests build it as well, elsewhere, and run what it shows. With --quiet, it would not be strict.
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Records the commands that the home page shows, and draws its charts. For after a change of them.
+pictures: $(VENV)/.dev
+	$(BIN)/python docs/pictures/make.py
 
 # All tables; the races among loaders also into build/bench.json.
 bench: $(VENV)/.dev
