@@ -1,9 +1,12 @@
 """The README's code runs unchanged, and resumes."""
 
+import os
 import re
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+import torch
 from support import Augmented, passes, plain
 
 from dataporter import ResumableDataLoader
@@ -46,6 +49,50 @@ def test_the_ten_lines_resume_where_the_last_checkpoint_was(tmp_path, monkeypatc
         with suppress(DiedError):
             exec(code, {"dataset": Augmented(320), "train": train})  # noqa: S102
         assert seen == wanted[begins : begins + dies_after]
+
+
+def sides_of_the_diff() -> tuple[str, str]:
+    """The training script before and after the change."""
+    (diff,) = re.findall(r"```diff\n(.*?)```", README.read_text(), re.DOTALL)
+    lines = diff.splitlines()
+    before = [line[1:] for line in lines if not line.startswith("+")]
+    after = [line[1:] for line in lines if not line.startswith("-")]
+    assert len(after) - len(before) + sum(line.startswith("-") for line in lines) == 3
+    return "\n".join(before), "\n".join(after)
+
+
+def test_the_three_lines_make_a_killed_run_see_every_sample_once(tmp_path, monkeypatch):
+    model = torch.nn.Linear(1, 1)
+    names = {"os": os, "torch": torch, "dataset": list(range(320)), "model": model}
+    times_seen = []
+    for side, code in zip(("before", "after"), sides_of_the_diff(), strict=True):
+        (tmp_path / side).mkdir()
+        monkeypatch.chdir(tmp_path / side)
+        runs = []
+        for dies_after in (7, 99):  # of 10 batches; the last of them is not saved
+            seen: list = []
+
+            def train(_model, batch, seen=seen, dies_after=dies_after):
+                seen.append(batch.tolist())
+                if len(seen) == dies_after:
+                    raise DiedError
+
+            tools = {"train": train, "save": lambda saved: torch.save(saved, "checkpoint.pt")}
+            with suppress(DiedError):
+                exec(code, {**names, **tools})  # noqa: S102
+            runs.append(seen)
+        kept = [index for batch in [*runs[0][:6], *runs[1]] for index in batch]
+        times_seen.append(Counter(Counter(kept).values()))
+    assert times_seen == [{1: 320 - 6 * 32, 2: 6 * 32}, {1: 320}]
+
+
+def test_the_home_page_begins_as_the_readme_does():
+    home = (README.parent / "docs" / "index.md").read_text()
+    of_readme, diff, _ = re.split(r"(```diff.*?```)", README.read_text(), flags=re.DOTALL)
+    of_home, same_diff, _ = re.split(r"(```diff.*?```)", home, flags=re.DOTALL)
+    assert same_diff == diff
+    words = of_readme.replace("docs/", "").replace(", and several times as fast", "").split()
+    assert of_home.split() == words
 
 
 def test_the_readme_is_short_and_has_no_hole():
