@@ -70,7 +70,7 @@ def work(config: dict[str, Any]) -> None:
 
 def run(folder: Path, save_every: int, kill_after: int | None) -> None:
     """Start Ray on this machine and train."""
-    ray.init(num_cpus=2, include_dashboard=False)
+    ray.init("local", num_cpus=2, include_dashboard=False)
     trainer = TorchTrainer(
         work,
         train_loop_config={

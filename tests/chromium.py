@@ -1,6 +1,8 @@
-"""Pages opened in a real Chromium: what it complains of, and how wide they are drawn."""
+"""Pages opened in a real Chromium: complaints, widths, and contents that are cut off."""
 
 import contextlib
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -43,27 +45,77 @@ def browser_profile() -> Iterator[str]:
         yield f"--user-data-dir={folder}"
 
 
+# A frame for each page. When all are loaded, each is made as wide as asked and looked at.
+_SIGHTS = """<!doctype html><title>?</title>
+{frames}
+<pre id="seen"></pre><script>
+const widths = {widths};
+const looked_at = ":is(pre, code, table, td, img, svg, p, li, h1, h2, h3, h4)";
+function is_cut(element, width) {{
+  const right = element.getBoundingClientRect().right;
+  const own = getComputedStyle(element).overflowX;
+  if (/hidden|clip/.test(own) && element.scrollWidth > element.clientWidth + 1) return true;
+  for (let around = element.parentElement; around; around = around.parentElement) {{
+    const overflow = getComputedStyle(around).overflowX;
+    if (/auto|scroll/.test(overflow)) return false;
+    const edge = around.getBoundingClientRect().right;
+    if (/hidden|clip/.test(overflow) && right > edge + 1) return true;
+  }}
+  return right > width + 1;
+}}
+function faults(inside, width) {{
+  const found = [];
+  const wide = inside.documentElement.scrollWidth;
+  if (wide > width) found.push(`scrolls sideways: ${{wide}}`);
+  for (const element of inside.querySelectorAll(`article ${{looked_at}}`)) {{
+    const what = `${{element.tagName}} ${{element.textContent.trim().slice(0, 60)}}`;
+    if (element.getClientRects().length && is_cut(element, width)) found.push(`cut: ${{what}}`);
+    if (element.tagName === "P" && /^[|] /m.test(element.textContent))
+      found.push(`no table: ${{what}}`);
+  }}
+  return found;
+}}
+onload = () => {{
+  const seen = [...document.querySelectorAll("iframe")].map(frame => {{
+    // A transition would be seen in its middle.
+    frame.contentDocument.head.insertAdjacentHTML(
+      "beforeend", "<style>* {{ transition: none !important }}</style>");
+    return widths.map(width => {{
+      frame.style.width = `${{width}}px`;
+      return faults(frame.contentDocument, width);
+    }});
+  }});
+  document.getElementById("seen").textContent = "SEEN " + JSON.stringify(seen) + " END";
+}};
+</script>"""
+
+
+def faults_of_pages(
+    pages: list[Path], widths: list[int], scratch: Path
+) -> dict[tuple[Path, int], list[str]]:
+    """Look for what is cut off in pages of several widths: all faults of each page and width.
+
+    Code and tables may be wider than a page if they have a scroll bar of their own.
+    """
+    style = "border:0;height:900px"
+    frames = [
+        f'<iframe src="{page.absolute().as_uri()}" style="{style}"></iframe>' for page in pages
+    ]
+    seen, _ = _seen(_SIGHTS.format(frames="\n".join(frames), widths=widths), scratch)
+    return {
+        (page, width): faults
+        for page, by_width in zip(pages, json.loads(seen), strict=True)
+        for width, faults in zip(widths, by_width, strict=True)
+    }
+
+
 def opened(page: Path, scratch: Path) -> dict[int, tuple[int, int, dict[str, tuple[int, int]]]]:
     """Open a page 400 and 1600 pixels wide; nothing may be complained of.
 
     For each width: how wide its contents are, how many shapes there are, the size of each figure.
     """
-    browser = next(filter(None, map(shutil.which, _NAMES)), None)
-    if browser is None:
-        pytest.skip("there is no Chromium on PATH")
-    frames = scratch / "frames.html"
-    frames.write_text(_FRAMES.format(page=page.absolute().as_uri()))
-    size = "--window-size=2100,1000"
-    with browser_profile() as profile:
-        done = subprocess.run(
-            [browser, *_OPTIONS, profile, size, "--dump-dom", frames.as_uri()],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert "CONSOLE" not in done.stderr, done.stderr
-    (seen,) = re.findall(r">SEEN (.*?) END<", done.stdout)
+    seen, log = _seen(_FRAMES.format(page=page.absolute().as_uri()), scratch)
+    assert "CONSOLE" not in log, log
     found = {}
     for width, frame in zip((400, 1600), seen.split(";"), strict=True):
         scrolled, drawn, *figures = frame.split(",")
@@ -73,3 +125,23 @@ def opened(page: Path, scratch: Path) -> dict[int, tuple[int, int, dict[str, tup
         }
         found[width] = int(scrolled), int(drawn), sizes
     return found
+
+
+def _seen(frames: str, scratch: Path) -> tuple[str, str]:
+    """Open frames whose script leaves in the page what it has seen; return that, and the log."""
+    browser = next(filter(None, map(shutil.which, _NAMES)), None)
+    if browser is None:
+        pytest.skip("there is no Chromium on PATH")
+    page = scratch / "frames.html"
+    page.write_text(frames)
+    size = "--window-size=2100,1000"
+    with browser_profile() as profile:
+        done = subprocess.run(
+            [browser, *_OPTIONS, profile, size, "--dump-dom", page.as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    (seen,) = re.findall(r">SEEN (.*?) END<", done.stdout)
+    return html.unescape(seen), done.stderr

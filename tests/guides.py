@@ -4,6 +4,16 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+# The guide of each framework, and the example that is its whole script. The tests of an example
+# start its framework.
+FRAMEWORKS = {
+    "accelerate.md": "accelerate_loop.py",
+    "lightning.md": "lightning_pause.py",
+    "ray.md": "ray_train.py",
+    "torch_checkpoint.md": "dcp_fsdp.py",
+    "torchrun.md": "elastic.py",
+    "transformers.md": "transformers_trainer.py",
+}
 
 
 def blocks(guide: str, kind: str) -> list[str]:

@@ -1,20 +1,17 @@
-"""The documentation's code runs, the names in it exist, and the site needs no network."""
+"""The documentation's code runs, and the names in it exist."""
 
 from __future__ import annotations
 
 import ast
 import doctest
-import importlib
 import inspect
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import typer.main
+from guides import FRAMEWORKS, is_in_example
 
 import dataporter.errors
 from dataporter import DataPorterError, DataPorterWarning, ResumableDataLoader
@@ -22,15 +19,6 @@ from dataporter.tools.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-# Guides of frameworks: their code is run by tests that start the framework.
-FRAMEWORKS = {
-    "accelerate.md",
-    "lightning.md",
-    "ray.md",
-    "torch_checkpoint.md",
-    "torchrun.md",
-    "transformers.md",
-}
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.name not in FRAMEWORKS)
 
 
@@ -95,15 +83,26 @@ def test_every_block_says_what_it_is_and_why_it_is_not_run():
     for page in PAGES:
         assert page.read_text().count("```") == 2 * len(blocks(page)), page
         for block in blocks(page):
-            assert block.language in {"python", "pycon", "sh", "text"}, (page, block.line)
+            assert block.language in {"diff", "python", "pycon", "sh", "text"}, (page, block.line)
             assert not block.not_run or len(block.not_run.split()) > 3, (page, block.line)
 
 
 def test_the_guides_of_frameworks_are_run_elsewhere():
     tests = [path.read_text() for path in ROOT.glob("tests/*/test_*.py")]
-    for name in FRAMEWORKS:
-        if (DOCS / name).exists():
-            assert any(name in text for text in tests), name
+    for guide, example in FRAMEWORKS.items():
+        assert any(guide in text for text in tests), guide
+        assert any(example in text for text in tests), example
+
+
+@pytest.mark.parametrize("guide", FRAMEWORKS)
+def test_the_guide_of_a_framework_ends_with_a_whole_script_and_its_commands(guide):
+    example = FRAMEWORKS[guide]
+    _, _, told = (DOCS / guide).read_text().partition("\n## The whole script\n")
+    assert told.endswith(f"\n\n[examples/{example}](../examples/{example})\n")
+    commands = [block.code for block in blocks(DOCS / guide) if block.language == "sh"]
+    assert commands
+    for command in "".join(commands).splitlines():
+        assert is_in_example(example, command), command
 
 
 # Names exist
@@ -214,49 +213,3 @@ def test_every_error_has_its_remedy():
         stated = set(re.findall(r"\*Also an? `(\w+)`", text))
         assert stated == builtin - {"Exception"}, name
         assert name in (DOCS / "errors.md").read_text().partition("### ")[0], name
-
-
-# Pictures and the site
-
-
-def test_the_picture_of_the_law_shows_the_real_order():
-    picture = (DOCS / "pictures" / "law.svg").read_text()
-    row = re.search(r'<g class="order">(.*?)</g>', picture, re.DOTALL)[1]
-    shown = [int(number) for number in re.findall(r">(\d+)</text>", row)]
-    loader = ResumableDataLoader(range(16), batch_size=16, shuffle=True, seed=7)
-    assert shown == next(iter(loader)).tolist()
-
-
-def public_names() -> set[str]:
-    rooms = ("", ".converters", ".datasets", ".testing", ".training", ".stateful_dataloader")
-    modules = [importlib.import_module(f"dataporter{room}") for room in rooms]
-    return {name for module in modules for name in module.__all__} - {"__version__"}
-
-
-def test_the_site_is_built_strictly_has_every_public_name_and_needs_no_network(tmp_path):
-    # Not --quiet: then no warning would count.
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
-    built = subprocess.run(
-        [*command, "--site-dir", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
-    for page in PAGES:
-        html = (tmp_path / page.relative_to(DOCS)).with_suffix(".html").read_text()
-        loaded = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", html)
-        assert not [tag for tag in loaded if re.search(r"""=["']?(https?:)?//""", tag)], page
-    reference = "".join(path.read_text() for path in tmp_path.glob("api/*"))
-    reference += (tmp_path / "errors.html").read_text()
-    headings = set(re.findall(r'<h\d id="(?:dataporter[\w.]*\.)?(\w+)"', reference))
-    aliases = {"TextCollator", "VisionCollator"}
-    missing = {name for name in public_names() if not {name, name.lower()} & headings}
-    assert missing == aliases
-    assert all(f"<code>{name}</code>" in reference for name in aliases)
-    assert "<blockquote>" not in reference  # examples are code, not quotations
-    for sheet in tmp_path.rglob("*.css"):
-        assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet

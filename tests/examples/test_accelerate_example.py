@@ -27,15 +27,16 @@ def lines(log: Path) -> list[dict]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_a_run_that_was_killed_resumes_to_the_same_samples_and_losses(tmp_path, capfd):
-    command = [sys.executable, str(EXAMPLE), "--output", str(tmp_path / "run"), "--kill-at", "11"]
-    assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+def test_a_run_that_was_killed_resumes_to_the_same_samples_and_losses(tmp_path):
+    command = [sys.executable, str(EXAMPLE), "--output", str(tmp_path / "run")]
+    killed = subprocess.run([*command, "--kill-at", "11"], check=False, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    resumed = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "| 8/13 [" in resumed.stderr  # where the bar begins
     spec = importlib.util.spec_from_file_location("accelerate_loop", EXAMPLE)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
-    capfd.readouterr()
-    example.train(tmp_path / "run")
-    assert "| 8/13 [" in capfd.readouterr().err  # where the bar begins
     example.train(tmp_path / "whole")
     seen, whole = lines(tmp_path / "run" / "seen-0.jsonl"), lines(tmp_path / "whole/seen-0.jsonl")
     assert len(whole) == 26
