@@ -16,7 +16,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--enable-logging=stderr", "--allow-file-access-from-files", "--virtual-time-budget=2000"),
+    *("--enable-logging=stderr", "--allow-file-access-from-files", "--virtual-time-budget=20000"),
 )
 # Two frames of the widths to be tried, and what is seen in them, left in the page.
 _FRAMES = """<!doctype html><title>?</title>
@@ -63,6 +63,20 @@ function is_cut(element, width) {{
   }}
   return right > width + 1;
 }}
+function broken_names(element) {{
+  const names = [];
+  const walker = element.ownerDocument.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {{
+    for (const name of walker.currentNode.data.matchAll(/[\\w.]+/g)) {{
+      const range = element.ownerDocument.createRange();
+      range.setStart(walker.currentNode, name.index);
+      range.setEnd(walker.currentNode, name.index + name[0].length);
+      const lines = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+      if (lines.size > 1) names.push(name[0]);
+    }}
+  }}
+  return names;
+}}
 function faults(inside, width) {{
   const found = [];
   const wide = inside.documentElement.scrollWidth;
@@ -73,6 +87,8 @@ function faults(inside, width) {{
     if (element.tagName === "P" && /^[|] /m.test(element.textContent))
       found.push(`no table: ${{what}}`);
   }}
+  for (const element of inside.querySelectorAll("article td code"))
+    for (const name of broken_names(element)) found.push(`broken: ${{name}}`);
   return found;
 }}
 onload = () => {{
@@ -95,7 +111,8 @@ def faults_of_pages(
 ) -> dict[tuple[Path, int], list[str]]:
     """Look for what is cut off in pages of several widths: all faults of each page and width.
 
-    Code and tables may be wider than a page if they have a scroll bar of their own.
+    Code and tables may be wider than a page if they have a scroll bar of their own. In a table, a
+    name in code is not broken into two lines.
     """
     style = "border:0;height:900px"
     frames = [

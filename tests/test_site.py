@@ -17,8 +17,10 @@ DOCS = ROOT / "docs"
 WIDTHS = [400, 1280, 1600]
 # A page whose code and table are cut off, so that a look that sees nothing is noticed.
 BAD = """<!doctype html><style>
-pre { overflow: hidden; width: 300px } div { overflow-x: clip } td { white-space: nowrap }
-</style><article><pre>{long}</pre><div><table><tr><td>{long}</table></div><p>| a | b |</article>"""
+pre { overflow: hidden; width: 300px } div { overflow-x: clip } div td { white-space: nowrap }
+.thin { width: 20px; word-break: break-all }
+</style><article><pre>{long}</pre><div><table><tr><td>{long}</table></div><p>| a | b |
+<table><tr><td><p class="thin"><code>one_name</code></p></table></article>"""
 
 
 @pytest.fixture(scope="module")
@@ -76,5 +78,11 @@ def test_no_page_is_cut_off_on_narrow_or_wide_screens(site, tmp_path):
     faults = faults_of_pages([*pages, bad], WIDTHS, tmp_path)
     for width in WIDTHS:
         kinds = [fault.partition(" long")[0] for fault in faults.pop((bad, width))]
-        assert kinds == ["cut: PRE", "cut: TABLE", "cut: TD", "no table: P | a | b |"]
+        assert kinds == [
+            "cut: PRE",
+            "cut: TABLE",
+            "cut: TD",
+            "no table: P | a | b |",
+            "broken: one_name",
+        ]
     assert {where: found for where, found in faults.items() if found} == {}
