@@ -23,3 +23,11 @@ def wrapped(text: str, first: str = "", others: str = "  ") -> str:
         subsequent_indent=others,
         break_on_hyphens=False,
     )
+
+
+def wrap(text: str, width: int = WIDTH, *, breaks_words: bool = False) -> str:
+    """Wrap each line of a text. Names and paths stay whole by default, to be copied."""
+    return "\n".join(
+        textwrap.fill(printable(line), width, break_long_words=breaks_words, break_on_hyphens=False)
+        for line in text.splitlines()
+    )

@@ -169,12 +169,14 @@ def ran(*arguments):
 
 
 def test_a_difference_ends_with_status_1_and_is_shown(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "run_demo", lambda *_args, **_named: story(same_weights=False))
+    monkeypatch.setattr(
+        "dataporter.tools.demo.run_demo", lambda *_args, **_named: story(same_weights=False)
+    )
     assert ran("--out", tmp_path / "new" / "folder") == 1
     assert "DIFFERENT: the resumed training differs from the one" in capsys.readouterr().out
     page = (tmp_path / "new" / "folder" / "demo.html").read_text()
     assert '<h1 class="bad">DIFFERENT' in page
-    monkeypatch.setattr(demo, "run_demo", lambda *_args, **_named: story())
+    monkeypatch.setattr("dataporter.tools.demo.run_demo", lambda *_args, **_named: story())
     assert ran("--out", tmp_path) == 0
 
 
@@ -222,7 +224,7 @@ def test_a_folder_is_made_only_once_there_is_something_to_put_into_it(tmp_path, 
         assert list(tmp_path.iterdir()) == []
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "run_demo", interrupted)
+    monkeypatch.setattr("dataporter.tools.demo.run_demo", interrupted)
     assert ran("--out", tmp_path / "new" / "folder") == 130
     assert list(tmp_path.iterdir()) == []
 

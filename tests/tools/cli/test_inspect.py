@@ -584,7 +584,7 @@ import re, sys
 from pathlib import Path
 from dataporter.tools.cli.inspect import inspect
 for path in sys.argv[1:]:
-    inspect(Path(path))
+    inspect([Path(path)])
     # Of this program alone: rusage would count what its parent had in memory at the fork.
     kilobytes = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]
     print(int(kilobytes) >> 10, file=sys.stderr)
@@ -610,3 +610,48 @@ def test_piped_it_is_plain_text_and_weights_are_not_read_into_memory(tmp_path, s
     assert all(len(line) <= 80 for line in child.stdout.splitlines())
     small, *large = map(int, child.stderr.split())
     assert all(peak - small < 32 for peak in large), child.stderr
+
+
+# Several paths
+
+
+def test_several_checkpoints_are_shown_one_after_another(tmp_path, state, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, at in (("one.json", 4), ("two.json", 8)):
+        Path(name).write_text(json.dumps({**state, "samples_processed": at}))
+    paths = ["one.json", "two.json"]
+    result = run(*paths)
+    assert result.exit_code == 0
+    assert result.stdout.index("one.json: 1 loader state") < result.stdout.index("two.json: 1 l")
+    assert result.stdout.count("position ") >= 2
+    each = json.loads(run(*paths, "--json").stdout)
+    assert [found["path"] for found in each] == paths
+    assert [found["states"][0]["position"] for found in each] == [4, 8]
+
+
+def test_one_of_several_that_cannot_be_read_does_not_hide_the_others(tmp_path, state, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("good.json").write_text(json.dumps(state))
+    Path("bad.pt").write_bytes(b"nonsense")
+    result = run("bad.pt", "good.json", "missing.pt")
+    assert result.exit_code == 2
+    assert "good.json: 1 loader state" in result.stdout
+    said = " ".join(result.stdout.split())
+    assert "bad.pt was not read: it is not a checkpoint" in said
+    assert "there is no missing.pt. Name a checkpoint" in said
+    found = json.loads(run("bad.pt", "good.json", "--json").stdout)
+    assert "not a checkpoint" in found[0]["error"]
+    assert len(found[1]["states"]) == 1
+
+
+def test_excluded_spans_are_shown(tmp_path):
+    loader = ResumableDataLoader(Ids(100), 10, shuffle=True, seed=3)
+    loader.exclude(0, 20, 30)
+    loader.exclude(2, 0, 5)
+    torch.save({"loader": loader.state_dict()}, tmp_path / "checkpoint.pt")
+    result = run(tmp_path / "checkpoint.pt")
+    assert "excluded   positions 20 to 29 of epoch 0, 0 to 4 of epoch 2" in result.stdout
+    assert "90 samples remain" in " ".join(result.stdout.split())
+    (found,) = json.loads(run(tmp_path / "checkpoint.pt", "--json").stdout)["states"]
+    assert found["excluded"] == [[0, 20, 30], [2, 0, 5]]
+    assert found["remaining"] == 90

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
+import typer.main
 
 import dataporter
 from dataporter.tools.cli import main, signals
@@ -55,3 +58,59 @@ def test_a_signal_that_was_ignored_before_is_ignored():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+HELP = """
+import sys
+from dataporter.tools.cli.main import app, run
+import typer.main
+for words in ([], *([name] for name in typer.main.get_command(app).commands)):
+    try:
+        run([*words, "--help"])
+    except SystemExit as ended:
+        assert ended.code == 0
+print([name for name in ("torch", "numpy", "matplotlib", "jinja2") if name in sys.modules])
+"""
+
+
+def test_help_imports_neither_torch_nor_what_draws():
+    asked = [sys.executable, "-c", HELP]
+    shown = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert shown.count("Usage: dataporter") == len(typer.main.get_command(main.app).commands) + 1
+    assert shown.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["verifi"], "No such command 'verifi'. Did you mean 'verify'?"),
+        (["inspect", "--jsn", "x.pt"], "--json"),
+        (["show", "a:b", "--stat", "x.pt"], "--state"),
+        (["profile", "a:b", "--bathces", "3"], "--batches"),
+    ],
+)
+def test_a_misspelt_command_or_option_names_the_closest(arguments, words, capsys):
+    assert ran(*arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("dataporter ver", {"verify"}),
+        ("dataporter in", {"index", "inspect"}),
+        ("dataporter verify --ba", {"--batches", "--batch-size"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(typed, completed, monkeypatch, capsys):
+    monkeypatch.setenv("_DATAPORTER_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    assert ran() == 0
+    assert set(capsys.readouterr().out.split()) == completed
+
+
+def test_the_script_that_a_shell_completes_by_is_shown(monkeypatch, capsys):
+    monkeypatch.setenv("_DATAPORTER_COMPLETE", "source_bash")
+    assert ran() == 0
+    assert "complete -o default -F _dataporter_completion dataporter" in capsys.readouterr().out

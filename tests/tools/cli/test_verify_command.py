@@ -312,9 +312,9 @@ def test_without_its_extra_the_command_says_what_to_install(monkeypatch, capsys)
     assert 'pip install "torch-dataporter[cli]"' in err
 
 
-def test_without_psutil_the_command_names_its_extra():
+def test_without_psutil_a_command_that_needs_it_names_its_extra(tmp_path):
     script = "import sys; sys.modules['psutil'] = None; from dataporter.tools.cli import start"
-    command = [sys.executable, "-c", f"{script}; start()", "--version"]
+    command = [sys.executable, "-c", f"{script}; start()", "demo", "--out", tmp_path]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     assert ended.returncode == 2
     assert "psutil is not installed" in ended.stderr

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
 from rich.table import Table
 
-from dataporter.tools.bench import Comparison
-from dataporter.tools.bench import bench as compared
 from dataporter.tools.cli.factories import Factory, import_from_here
 from dataporter.tools.cli.terminal import make_console, say, waiting
+
+if TYPE_CHECKING:
+    from dataporter.tools.bench import Comparison
 
 
 def bench(
@@ -29,6 +30,8 @@ def bench(
     median counts. The limit is workers x the speed of a bare loop over the dataset in one process.
     Exit status: 0, or 2 if the factory cannot be used.
     """
+    from dataporter.tools.bench import bench as compared
+
     import_from_here()
     console = make_console(quiet=as_json)
     with waiting(console, "measuring ..."):

@@ -7,7 +7,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -17,18 +17,11 @@ from rich.table import Table
 
 from dataporter.tools.cli.files import check_folder, write_whole
 from dataporter.tools.cli.terminal import make_console, say
-from dataporter.tools.demo import Story, run_demo
-from dataporter.tools.demo.page import page_of, picture_of
-from dataporter.tools.demo.runs import OnStep
-from dataporter.tools.demo.verdict import (
-    HOW,
-    Verdict,
-    beside_torch,
-    judge,
-    topology,
-    waits,
-)
-from dataporter.tools.pages import check_matplotlib
+
+if TYPE_CHECKING:
+    from dataporter.tools.demo import Story
+    from dataporter.tools.demo.runs import OnStep
+    from dataporter.tools.demo.verdict import Verdict
 
 _RUNS = {"whole": "1. uninterrupted", "killed": "2. killed", "resumed": "3. resumed"}
 
@@ -49,6 +42,11 @@ def demo(
     checkpoint. Every sample and every loss is compared with the uninterrupted run, bit by bit. The
     demo takes less than a minute. Exit status: 0 identical, 1 different.
     """
+    from dataporter.tools.demo import run_demo
+    from dataporter.tools.demo.page import page_of, picture_of
+    from dataporter.tools.demo.verdict import judge
+    from dataporter.tools.pages import check_matplotlib
+
     check_matplotlib()
     check_folder(out)
     seed = random.randrange(1000) if seed is None else seed
@@ -82,6 +80,8 @@ def _bars(console: Console) -> Iterator[OnStep]:
 
 
 def _show(console: Console, story: Story, verdict: Verdict) -> None:
+    from dataporter.tools.demo.verdict import HOW, beside_torch, topology, waits
+
     first, last = story.whole[0].loss, story.whole[-1].loss
     kill = f"SIGKILL to all after step {story.killed_after}, in epoch {story.epoch + 1}"
     start = f"from the checkpoint of step {story.resumed_from}"

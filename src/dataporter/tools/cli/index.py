@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dataporter.law.explanation import counted, laid_out
 from dataporter.shards.extra import shards_extra
 from dataporter.tools.cli.terminal import make_console, say
 
@@ -69,10 +68,9 @@ def _figures(
     rebuild: bool,
     progress: bool,
 ) -> IndexFigures:
-    # The other commands do without the packages that these need.
-    from dataporter.shards.formats.format import ReadOptions  # noqa: PLC0415
-    from dataporter.shards.opening import Wanted, open_dataset  # noqa: PLC0415
-    from dataporter.tools.index import figures_of  # noqa: PLC0415
+    from dataporter.shards.formats.format import ReadOptions
+    from dataporter.shards.opening import Wanted, open_dataset
+    from dataporter.tools.index import figures_of
 
     options = ReadOptions(columns=tuple(columns) if columns else None, dtype=dtype, window=window)
     opened, reads = open_dataset(
@@ -95,14 +93,16 @@ def _with_lengths(
     format_name: str | None,
     folder: Path | None,
 ) -> IndexFigures:
-    from dataporter.shards import ShardedDataset  # noqa: PLC0415  likewise
-    from dataporter.tools.index import lengths_of  # noqa: PLC0415
+    from dataporter.shards import ShardedDataset
+    from dataporter.tools.index import lengths_of
 
     data = ShardedDataset(paths, columns=[column], format=format_name, index=folder)
     return replace(figures, lengths=lengths_of(data, column))
 
 
 def _show(figures: IndexFigures) -> None:
+    from dataporter.law.explanation import counted, laid_out
+
     console = make_console()
     say(console, figures.root)
     console.print(Text(laid_out(figures.as_rows())))

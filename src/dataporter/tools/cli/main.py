@@ -27,7 +27,7 @@ from dataporter.tools.cli.index import index
 from dataporter.tools.cli.inspect import inspect
 from dataporter.tools.cli.plan import plan
 from dataporter.tools.cli.profile import profile
-from dataporter.tools.cli.terminal import make_console, replace_missing_letters, wrap
+from dataporter.tools.cli.terminal import make_console, replace_missing_letters
 from dataporter.tools.cli.verify import verify
 
 BAD_INPUT = 2
@@ -40,7 +40,6 @@ app = typer.Typer(
     name="dataporter",
     help="Check that a loader resumes exactly, and find out where its time goes.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # joins the lines of a docstring
 )
@@ -120,6 +119,8 @@ def _show_traceback(error: Exception) -> None:
 
 
 def _complain(message: str) -> None:
+    from dataporter.tools.wrapping import wrap
+
     console = make_console(stderr=True)
     with contextlib.suppress(OSError):  # the terminal may have been closed
         for line in f"dataporter: {message}".splitlines():

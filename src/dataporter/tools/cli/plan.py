@@ -10,17 +10,15 @@ import typer
 from rich.text import Text
 
 from dataporter.errors import OptionError
-from dataporter.law.explanation import laid_out
 from dataporter.shards.extra import shards_extra
 from dataporter.tools.cli.files import check_file, write_whole
 from dataporter.tools.cli.terminal import make_console, say, waiting
-from dataporter.tools.pages import check_matplotlib
 from dataporter.tools.plan.amounts import read_bytes, read_seconds
-from dataporter.tools.plan.planned_run import PlannedRun
 
 if TYPE_CHECKING:
     from dataporter.shards.opening import Wanted
     from dataporter.tools.plan.figures import PlanFigures
+    from dataporter.tools.plan.planned_run import PlannedRun
 
 _PICTURES = (".svg", ".png", ".html")
 
@@ -64,6 +62,8 @@ def plan(
     All of it follows from the index, which is built first if there is none. No data is read. Exit
     status: 0; 1 if --cache is too small for the run; 2 if an option or a file cannot be used.
     """
+    from dataporter.tools.plan.planned_run import PlannedRun
+
     run = PlannedRun(
         nodes=nodes,
         ranks=ranks,
@@ -91,6 +91,8 @@ def _check_picture(out: Path) -> None:
     if out.suffix.lower() not in _PICTURES:
         msg = f"--out must be a file {', '.join(_PICTURES)}, found {str(out)!r}."
         raise OptionError(msg)
+    from dataporter.tools.pages import check_matplotlib
+
     check_matplotlib()
     check_file(out)
 
@@ -104,9 +106,8 @@ def _wanted(
     folder: Path | None,
     progress: bool,
 ) -> Wanted:
-    # The other commands do without the packages that these need.
-    from dataporter.shards.formats.format import ReadOptions  # noqa: PLC0415
-    from dataporter.shards.opening import Wanted  # noqa: PLC0415
+    from dataporter.shards.formats.format import ReadOptions
+    from dataporter.shards.opening import Wanted
 
     options = ReadOptions(columns=tuple(columns) if columns else None, dtype=dtype, window=window)
     return Wanted(
@@ -115,9 +116,9 @@ def _wanted(
 
 
 def _figures(wanted: Wanted, run: PlannedRun, as_json: bool) -> PlanFigures:
-    from dataporter.shards.opening import open_dataset  # noqa: PLC0415  likewise
-    from dataporter.shards.schemas import check_schemas  # noqa: PLC0415
-    from dataporter.tools.plan.figures import figures_of  # noqa: PLC0415
+    from dataporter.shards.opening import open_dataset
+    from dataporter.shards.schemas import check_schemas
+    from dataporter.tools.plan.figures import figures_of
 
     opened, reads = open_dataset(wanted)
     check_schemas(opened.index, reads)
@@ -126,8 +127,9 @@ def _figures(wanted: Wanted, run: PlannedRun, as_json: bool) -> PlanFigures:
 
 
 def _show(figures: PlanFigures, out: Path | None, *, as_json: bool) -> None:
-    from dataporter.tools.plan.page import drawn  # noqa: PLC0415  likewise
-    from dataporter.tools.plan.report import rows_of, warnings_of  # noqa: PLC0415
+    from dataporter.law.explanation import laid_out
+    from dataporter.tools.plan.page import drawn
+    from dataporter.tools.plan.report import rows_of, warnings_of
 
     warnings = warnings_of(figures)
     console = make_console(quiet=as_json)

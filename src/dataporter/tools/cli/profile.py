@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -12,12 +12,9 @@ from rich.text import Text
 from dataporter.tools.cli.factories import Factory, import_from_here
 from dataporter.tools.cli.files import check_file, write_whole
 from dataporter.tools.cli.terminal import make_console, waiting
-from dataporter.tools.pages import check_matplotlib
-from dataporter.tools.profile import Profile
-from dataporter.tools.profile import profile as profiled
-from dataporter.tools.profile.page import page_of
-from dataporter.tools.profile.report import TRIALS, trial_line
-from dataporter.tools.profile.trace import trace_of
+
+if TYPE_CHECKING:
+    from dataporter.tools.profile import Profile
 
 
 def profile(
@@ -40,6 +37,11 @@ def profile(
     settings on the loader until the time is over. Exit status: 0, or 2 if the factory cannot be
     used.
     """
+    from dataporter.tools.pages import check_matplotlib
+    from dataporter.tools.profile import profile as profiled
+    from dataporter.tools.profile.page import page_of
+    from dataporter.tools.profile.report import TRIALS, trial_line
+
     for path in (html, trace):
         if path is not None:
             check_file(path)
@@ -73,4 +75,6 @@ def profile(
 
 
 def _traced(found: Profile) -> str:
+    from dataporter.tools.profile.trace import trace_of
+
     return trace_of(found.measured)

@@ -6,12 +6,9 @@ import codecs
 import contextlib
 import io
 import sys
-import textwrap
 
 from rich.console import Console
 from rich.text import Text
-
-from dataporter.law.explanation import WIDTH, printable
 
 _PLAIN = {"µ": "u", "±": "+-", "█": "#"}  # a question mark would hide the meaning
 _ERRORS = "dataporter.plain"
@@ -31,17 +28,12 @@ def waiting(console: Console, words: str) -> contextlib.AbstractContextManager[o
 
 def say(console: Console, words: str, style: str = "") -> None:
     """Print plain text in lines of at most 80 columns."""
+    from dataporter.law.explanation import WIDTH, printable
+    from dataporter.tools.wrapping import wrap
+
     lines = words.split("\n")
     wrapped = (wrap(line) if len(line) > WIDTH else printable(line) for line in lines)
     console.print(Text("\n".join(wrapped), style=style))
-
-
-def wrap(text: str, width: int = WIDTH, *, breaks_words: bool = False) -> str:
-    """Wrap each line of a text. Names and paths stay whole by default, to be copied."""
-    return "\n".join(
-        textwrap.fill(printable(line), width, break_long_words=breaks_words, break_on_hyphens=False)
-        for line in text.splitlines()
-    )
 
 
 def replace_missing_letters() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,8 +11,9 @@ from rich.text import Text
 
 from dataporter.tools.cli.factories import Factory, import_from_here
 from dataporter.tools.cli.terminal import make_console, waiting
-from dataporter.tools.verify import Check, Report
-from dataporter.tools.verify import verify as verified
+
+if TYPE_CHECKING:
+    from dataporter.tools.verify import Check, Report
 
 _STYLES = {"exact": "green", "differs": "bold red", "skipped": "dim", "not run": "yellow"}
 
@@ -47,6 +48,8 @@ def verify(
     that follow are compared with an uninterrupted run, bit by bit. Exit status: 0 exact, 1 not
     exact, 2 if the factory cannot be used.
     """
+    from dataporter.tools.verify import verify as verified
+
     import_from_here()
     console = make_console(quiet=as_json)
     progress = _Progress(console)
