@@ -34,6 +34,7 @@ def test_any_batch_of_a_run_is_found_again_with_its_augmentation(length, topolog
         for delivered, batch in found:
             assert delivered.epoch == epoch
             assert plain(other.batch_at(epoch, delivered.position)) == batch
+            assert repr(other.contents_at(epoch, delivered.position)) == repr(delivered)
             samples = other.samples_at(epoch, delivered.positions)
             assert plain([index for index, _ in samples]) == batch[0]
             assert [drawn for _, drawn in samples] == [
@@ -183,6 +184,32 @@ def test_what_cannot_be_is_said(ask, error, words):
 
 
 # Excluded spans, as a user meets them
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 40), topologies, st.data())
+def test_a_batch_beside_an_excluded_span_is_found_as_the_run_delivered_it(length, topology, data):
+    start = data.draw(st.integers(0, length - 2))
+    stop = data.draw(st.integers(start + 1, length - 1))
+    for loader in ranks(length, *topology, Augmented, shuffle=True):
+        loader.exclude(0, start, stop)
+        for batch in loader:
+            delivered = loader.delivered
+            assert plain(loader.batch_at(0, delivered.position)) == plain(batch)
+            assert repr(loader.contents_at(0, delivered.position)) == repr(delivered)
+
+
+def test_an_excluded_batch_can_still_be_looked_at():
+    loader = ResumableDataLoader(Ids(10), 3)
+    loader.exclude(0, 2, 5)
+    assert loader.batch_at(0, 2).tolist() == [2, 3, 4]
+    assert loader.batch_at(0, 1).tolist() == [1, 5, 6]
+
+
+def test_a_rank_without_a_batch_there_says_so():
+    loader = ResumableDataLoader(Ids(10), 4, tail="drop")
+    with pytest.raises(OptionError, match="rank 0 has no batch at position 9 of epoch 0: with"):
+        loader.batch_at(0, 9)
 
 
 def test_excluded_spans_are_in_the_state_and_in_words():

@@ -15,14 +15,31 @@ from dataporter.arguments import check_int
 from dataporter.engine import Results, Runner
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.fetch import EMPTY, Fetcher
+from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples
+from dataporter.sources.delivered import Delivered
 from dataporter.sources.source import Source
+
+
+def contents_at(source: Source, epoch: int, position: int) -> Delivered:
+    """Say which samples this rank has in the step that begins at a position."""
+    check_int("position", position, least=0)
+    contents = source.contents_at(epoch, position)
+    if not len(contents.positions):
+        rank = source.topology.rank
+        msg = (
+            f"rank {rank} has no batch at position {position:,} of epoch {epoch:,}: with "
+            f"tail={source.tail!r} the last samples of an epoch do not reach it. Choose an "
+            "earlier position."
+        )
+        raise OptionError(msg)
+    return contents
 
 
 def batch_at(source: Source, fetch: Fetcher, runner: Runner, epoch: int, position: int) -> Any:
     """Fetch this rank's batch of the step that begins at a position, as a run delivers it."""
-    check_int("position", position, least=0)
-    wanted = source.batch_at(epoch, position)
+    contents = contents_at(source, epoch, position)
+    wanted = Samples(contents.indices, contents.positions, EpochKeys(source.seed, epoch))
     fetch.begin_pass()
     batch = _fetched(fetch, wanted)
     return next(iter(runner.deliver(Results(iter([(None, batch)])))))[1]

@@ -21,7 +21,7 @@ from dataporter.law.epochs import MOST_UNUSED, Cursor
 from dataporter.law.explanation import Explanation, summary
 from dataporter.law.state import Progress, build_state
 from dataporter.lightning_without_callback import warn_if_lightning_resumes_alone
-from dataporter.looking import batch_at, samples_at
+from dataporter.looking import batch_at, contents_at, samples_at
 from dataporter.options import UNSAID, AnyDataset, LoaderOptions, arguments_of, as_said
 from dataporter.samplers import checked_epoch
 from dataporter.sources.delivered import Delivered
@@ -250,8 +250,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def batch_at(self, epoch: int, position: int = 0) -> Any:
         """Fetch the batch that this rank has in the step that begins at `position`.
 
-        Of the past or the future, augmentation included, and whether excluded or not. It is
-        fetched in this process; the run goes on as if nothing had been asked.
+        Of the past or the future, augmentation included. Excluded positions are left out, as in
+        the run, unless `position` is one of them. It is fetched in this process; the run goes on
+        as if nothing had been asked.
 
         >>> loader = ResumableDataLoader(range(10), batch_size=3, shuffle=True, seed=7)
         >>> batches = [batch.tolist() for batch in loader]
@@ -261,6 +262,10 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         fetch = make_fetcher(self._options, self.dataset)
         fetch.collate_with(self.collate_fn)
         return batch_at(self._source, fetch, self._runner, checked_epoch(epoch), position)
+
+    def contents_at(self, epoch: int, position: int = 0) -> Delivered:
+        """Say which samples `batch_at` fetches, as `delivered` does of the batch in hand."""
+        return contents_at(self._source, checked_epoch(epoch), position)
 
     def samples_at(self, epoch: int, positions: int | Iterable[int]) -> list[Any]:
         """Fetch samples by their positions, as the dataset gives them, with their augmentation.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -183,10 +182,20 @@ class PlannedSource(Source):
         )
         return reading if self.comes_in_order else as_they_come(reading)
 
-    def batch_at(self, epoch: int, position: int) -> Samples:
+    def contents_at(self, epoch: int, position: int) -> Delivered:
         self._check_position(position)
-        deal = functools.partial(self._sampler.order.deal, epoch)
-        return self.samples_at(epoch, next(self.plan.batches(position, deal), _NONE))
+        excluded = excluded_in(self._excluded, epoch)
+        if any(start <= position < stop for start, stop in excluded):
+            excluded = ()  # somebody wants to see what was left out
+        rest = rest_of(self.plan, position, excluded)
+
+        def deal(counted: NDArray[np.int64]) -> NDArray[np.float64] | None:
+            return self._sampler.order.deal(epoch, rest.around(counted))
+
+        first: NDArray[np.int64] = next(rest.plan.batches(rest.start, deal), _NONE)
+        samples = self.samples_at(epoch, rest.around(first))
+        padding = rest.plan.padding(rest.start, deal)
+        return _delivered(epoch, position, samples, padding)
 
     def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> Samples:
         for end in (positions.min(), positions.max()) if len(positions) else ():
@@ -297,13 +306,21 @@ class _Run:
         before = task.number - self._start.batches_processed - 1
         rest, step = self._rest, self._rest.plan.step_size
         padding = rest.plan.padding(rest.start + before * step, self._deal)
-        return Delivered(
-            epoch=self._start.epoch,
-            position=rest.reached(before),
-            positions=samples.positions,
-            indices=samples.indices,
-            padding=np.repeat(padding, len(samples.indices)) if self._order.of_batches else padding,
-        )
+        return _delivered(self._start.epoch, rest.reached(before), samples, padding)
+
+
+def _delivered(
+    epoch: int, position: int, samples: Samples, padding: NDArray[np.bool_]
+) -> Delivered:
+    if len(padding) != len(samples.positions):  # an order of batches: one position is all of it
+        padding = np.repeat(padding, len(samples.positions))
+    return Delivered(
+        epoch=epoch,
+        position=position,
+        positions=samples.positions,
+        indices=samples.indices,
+        padding=padding,
+    )
 
 
 def length_of(dataset: Any) -> int:

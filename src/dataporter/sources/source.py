@@ -166,8 +166,8 @@ class Source(ABC):
         """Return what is fetched at positions of an epoch, or raise."""
         raise OptionError(self._no_positions)
 
-    def batch_at(self, epoch: int, position: int) -> Samples:
-        """Return this rank's batch of the step that begins at a position, or raise."""
+    def contents_at(self, epoch: int, position: int) -> Delivered:
+        """Say what this rank's batch of the step that begins at a position holds, or raise."""
         raise OptionError(self._no_positions)
 
     def exclude(self, epoch: int, start: int, stop: int) -> None:
