@@ -27,6 +27,7 @@ from dataporter.tools.cli.index import index
 from dataporter.tools.cli.inspect import inspect
 from dataporter.tools.cli.plan import plan
 from dataporter.tools.cli.profile import profile
+from dataporter.tools.cli.show import show
 from dataporter.tools.cli.terminal import make_console, replace_missing_letters
 from dataporter.tools.cli.verify import verify
 
@@ -80,7 +81,7 @@ def _common(
     del debug, version
 
 
-for command in (demo, verify, inspect, index, plan, profile, bench):
+for command in (demo, verify, inspect, show, index, plan, profile, bench):
     app.command()(_interruptible(command))
 
 
