@@ -1,12 +1,14 @@
 """Arguments that cannot work: an error of our own that names them, before anything is built."""
 
 import inspect
+import typing
 
 import pytest
 import torch
 from support import Ids
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
+import dataporter
 from dataporter import (
     DataPorterError,
     OptionError,
@@ -17,6 +19,7 @@ from dataporter import (
     TopologyError,
     create_resumable_dataloader,
 )
+from dataporter.options import LoaderOptions
 
 
 class Stream(IterableDataset):
@@ -144,3 +147,58 @@ def test_an_empty_dataset_gives_an_empty_loader():
     assert (list(loader), len(loader)) == ([], 0)
     loader.load_state_dict(loader.state_dict())
     assert list(loader) == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ResumableDataLoader,
+        create_resumable_dataloader,
+        dataporter.StatefulDataLoader,
+        dataporter.PatchedDataLoader,
+    ],
+)
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("bach_size", "batch_size"),
+        ("num_worker", "num_workers"),
+        ("shufle", "shuffle"),
+        ("on_eror", "on_error"),
+        ("persistant_workers", "persistent_workers"),
+    ],
+)
+def test_a_misspelt_option_names_the_closest(make, written, meant):
+    with pytest.raises(
+        OptionTypeError, match=rf"unknown arguments: {written}\. Did you mean '{meant}'"
+    ):
+        make(Ids(3), **{written: 1})
+
+
+def test_the_values_of_an_option_are_in_its_type():
+    hints = typing.get_type_hints(LoaderOptions)
+    values = {
+        name: {
+            value
+            for part in (hints[name], *typing.get_args(hints[name]))
+            for value in typing.get_args(part)
+            if isinstance(value, str)
+        }
+        for name in ("engine", "on_error", "strategy", "tail")
+    }
+    assert values == {
+        "engine": {"processes", "threads"},
+        "on_error": {"raise", "skip"},
+        "strategy": {"auto", "unified", "simple", "distributed"},
+        "tail": {"pad", "drop", "uneven"},
+    }
+    for name, each in values.items():
+        for value in each:
+            ranks = {"rank": 0, "world_size": 1} if value == "distributed" else {}
+            ResumableDataLoader(Ids(3), **{name: value}, **ranks)
+
+
+def test_an_editor_sees_the_options_of_every_way_to_make_a_loader():
+    shown = inspect.signature(create_resumable_dataloader)
+    assert shown == inspect.signature(ResumableDataLoader)
+    assert {"engine", "on_error", "device"} <= shown.parameters.keys()

@@ -33,7 +33,16 @@ def test_the_public_surface_is_this():
         "sample_rng",
     ]
     assert all(hasattr(dataporter, name) for name in dataporter.__all__)
-    assert set(dataporter.__all__) <= set(dir(dataporter))
+
+
+def test_an_editor_is_shown_what_is_public_and_nothing_else():
+    rooms = [
+        *("converters", "datasets", "errors", "patched_dataloader", "profiling", "samplers"),
+        *("shards", "stateful_dataloader", "strategies", "testing", "trainers", "training"),
+        *("utils", "views"),
+    ]
+    assert dir(dataporter) == sorted([*dataporter.__all__, *rooms])
+    assert all(hasattr(dataporter, room) for room in rooms)
 
 
 def test_every_error_is_in_errors_and_can_still_be_imported_from_the_package():

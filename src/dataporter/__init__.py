@@ -57,6 +57,13 @@ _MODULES = {
     "sample_rng": "dataporter.fetch.randomness",
 }
 
+# Modules that the documentation names. All others are free to change.
+_ROOMS = (
+    *("converters", "datasets", "errors", "patched_dataloader", "profiling"),
+    *("samplers", "shards", "stateful_dataloader", "strategies", "testing", "trainers"),
+    *("training", "utils", "views"),
+)
+
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
 
     def __getattr__(name: str) -> object:
@@ -75,4 +82,5 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Names for an editor: `__all__`, and the rooms that users import from."""
+    return sorted({*__all__, *_ROOMS})

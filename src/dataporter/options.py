@@ -36,11 +36,16 @@ from dataporter.law import OrderedDataset, Tail
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import has_lanes, is_iterable
+from dataporter.strategies import Strategy
 
 Sample_co = TypeVar("Sample_co", covariant=True)
 Loader = TypeVar("Loader")
 Options = TypeVar("Options")
 Arguments = ParamSpec("Arguments")
+
+
+Engine: TypeAlias = Literal["processes", "threads"]
+OnError: TypeAlias = Literal["raise", "skip"]
 
 
 class _Unsaid(int):
@@ -97,14 +102,14 @@ class LoaderOptions(Generic[Sample_co]):
     pin_memory_device: str = ""
     in_order: bool = True
     seed: int | None = None
-    strategy: str | None = None
+    strategy: Strategy | None = None
     rank: int | None = None
     world_size: int | None = None
     tail: Tail | None = None
     randomness: bool = True
     converter: Any = None
-    engine: str | None = None
-    on_error: str = "raise"
+    engine: Engine | None = None
+    on_error: OnError = "raise"
     max_skipped: int | None = None
     max_restarts: int = 3
     prefetch_bytes: int = PREFETCH_BYTES
@@ -125,10 +130,10 @@ class LoaderOptions(Generic[Sample_co]):
             )
             raise OptionTypeError(msg)
         _check_lanes(self)
-        if self.engine not in (None, "processes", "threads"):
+        if self.engine not in (None, *get_args(Engine)):
             msg = f"engine must be 'processes' or 'threads', found {self.engine!r}."
             raise OptionError(msg)
-        if self.on_error not in ("raise", "skip"):
+        if self.on_error not in get_args(OnError):
             msg = f"on_error must be 'raise' or 'skip', found {self.on_error!r}."
             raise OptionError(msg)
         check_int("max_skipped", self.max_skipped, least=0, optional=True)
@@ -228,6 +233,18 @@ def arguments_of(
             parameters=[itself, *found.parameters.values()], return_annotation=None
         )
         return with_arguments
+
+    return decorate
+
+
+def same_arguments_as(
+    made: Callable[Arguments, Loader],
+) -> Callable[[Callable[..., Any]], Callable[Arguments, Loader]]:
+    """Show the signature of a class in place of a function's `**options`."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[Arguments, Loader]:
+        function.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
+        return function
 
     return decorate
 

@@ -22,13 +22,21 @@ from dataporter.law.explanation import Explanation, summary
 from dataporter.law.state import Progress, build_state
 from dataporter.lightning_without_callback import warn_if_lightning_resumes_alone
 from dataporter.looking import batch_at, contents_at, samples_at
-from dataporter.options import UNSAID, AnyDataset, LoaderOptions, arguments_of, as_said
+from dataporter.options import (
+    UNSAID,
+    AnyDataset,
+    LoaderOptions,
+    arguments_of,
+    as_said,
+    same_arguments_as,
+)
 from dataporter.samplers import checked_epoch
 from dataporter.sources.delivered import Delivered
 from dataporter.sources.lanes.datapipes import is_datapipe, with_shuffling
 from dataporter.sources.loading import resumption
 from dataporter.sources.passes import Pass
 from dataporter.sources.source import Result
+from dataporter.steps import numbered, numbered_with_bar, progress_bars
 from dataporter.strategies import resolve_strategy
 from dataporter.wiring import (
     make_fetcher,
@@ -172,6 +180,23 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             self.set_epoch(epoch)
         self._source.look_again()
         return Pass(self._cursor, self._run, self._source)
+
+    def steps(self, *, progress: bool = False) -> Iterator[tuple[int, Any]]:
+        """Iterate over one pass: each batch with its number in the epoch, from 0.
+
+        After a resume the numbers count on. With `progress`, rank 0 shows a bar (by tqdm, of the
+        extra `progress`), which counts on too.
+
+        >>> loader = ResumableDataLoader(range(10), batch_size=3)
+        >>> loader.seek(0, 3)
+        >>> [(step, batch.tolist()) for step, batch in loader.steps()]
+        [(1, [3, 4, 5]), (2, [6, 7, 8]), (3, [9])]
+        """
+        if not progress:
+            return numbered(self)
+        return numbered_with_bar(
+            self, progress_bars(), is_shown=lambda: self._source.topology.rank == 0
+        )
 
     def __len__(self) -> int:
         """Batches that this rank delivers in a full epoch, wherever the run stands."""
@@ -359,6 +384,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         return summary(self, self.explain(), self._source.topology)
 
 
+@same_arguments_as(ResumableDataLoader)
 def create_resumable_dataloader(
     dataset: AnyDataset[Sample_co],
     batch_size: int | None = 1,

@@ -29,6 +29,7 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import is_iterable
 from dataporter.sources.users_sampler import is_put_back_by_state
+from dataporter.strategies import Strategy
 
 __all__ = [
     "BatchSampler",
@@ -59,7 +60,7 @@ class StatefulOptions(LoaderOptions[Sample_co]):
     shuffle: bool | None = None
     prefetch_factor: int | None = field(default=None, kw_only=True)
     persistent_workers: bool = field(default=False, kw_only=True)
-    strategy: str | None = field(default="simple", kw_only=True)
+    strategy: Strategy | None = field(default="simple", kw_only=True)
     snapshot_every_n_steps: int | None = field(default=1, kw_only=True)  # type: ignore[assignment]  # None: never
 
     def __post_init__(self) -> None:

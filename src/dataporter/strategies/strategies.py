@@ -10,6 +10,7 @@ An explicit rank and world_size override detection and need no process group.
 from __future__ import annotations
 
 from collections.abc import Sized
+from typing import Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,8 @@ from dataporter.samplers import (
     drawn_seed,
     group_topology,
 )
+
+Strategy: TypeAlias = Literal["auto", "unified", "simple", "distributed"]
 
 # The seed of ranks that have no process group to agree on one.
 _AGREED_SEED = 0
@@ -167,7 +170,7 @@ class DistributedStrategy(ResumptionStrategy):
         return found
 
 
-_STRATEGIES: dict[str | None, type[ResumptionStrategy]] = {
+_STRATEGIES: dict[Strategy | None, type[ResumptionStrategy]] = {
     None: UnifiedResumptionStrategy,
     "auto": UnifiedResumptionStrategy,
     "unified": UnifiedResumptionStrategy,
@@ -177,7 +180,7 @@ _STRATEGIES: dict[str | None, type[ResumptionStrategy]] = {
 
 
 def resolve_strategy(
-    name: str | None, rank: int | None = None, world_size: int | None = None
+    name: Strategy | None, rank: int | None = None, world_size: int | None = None
 ) -> ResumptionStrategy:
     """Make the strategy of that name."""
     if not isinstance(name, str | None) or name not in _STRATEGIES:
