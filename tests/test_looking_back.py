@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ranks_in_step import ranks
 from support import Augmented, Ids, Stateful, Stateless, one_pass, plain
 from torch.utils.data import IterableDataset
+from transformers import BatchEncoding
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, OptionTypeError
@@ -265,6 +266,9 @@ def test_real_samples_are_those_that_are_no_padding_in_any_container():
                 "three": real(({"ids": batch.numpy()}, 0.25))[0]["ids"].tolist(),
                 "four": real([{"row": row} for row in rows]),
                 "five": real(torch.tensor(0.5)).item(),
+                "six": real((tuple(rows), tuple(batch.tolist()))),  # as tuple(zip(*samples))
+                "seven": real(tuple(rows)),
+                "eight": real(BatchEncoding({"ids": batch, "rows": rows}))["rows"],
             }
             assert made == {
                 "one": [str(index) for index in kept],
@@ -272,8 +276,22 @@ def test_real_samples_are_those_that_are_no_padding_in_any_container():
                 "three": kept,
                 "four": [{"row": str(index)} for index in kept],
                 "five": 0.5,
+                "six": (tuple(map(str, kept)), tuple(kept)),
+                "seven": tuple(map(str, kept)),
+                "eight": [str(index) for index in kept],
             }
     assert sorted(batches) == list(range(7))
+
+
+def test_what_is_no_row_stays():
+    loader = ranks(4, 3, 3)[2]
+    (batch,) = loader
+    real = loader.delivered.real_samples
+    loss = torch.tensor(0.5)
+    assert real((0.25, 0.75)) == (0.25, 0.75)  # as many numbers as samples, but no rows
+    assert real((loss, batch))[0] is loss
+    assert real((loss, batch))[1].tolist() == [2]
+    assert real({"n": 2, "none": None, "x": (batch, batch)})["x"][1].tolist() == [2]
 
 
 def test_rows_that_are_not_of_the_batch_are_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ class Delivered:
     >>> loader = ResumableDataLoader("abcde", batch_size=2, shuffle=True, seed=1)
     >>> batches = iter(loader)
     >>> next(batches), next(batches)
-    (['c', 'a'], ['e', 'b'])
+    (['c', 'e'], ['d', 'a'])
     >>> loader.delivered
-    Delivered(epoch=0, position=2, positions=[2, 3], indices=[4, 1], padding=[False, False])
+    Delivered(epoch=0, position=2, positions=[2, 3], indices=[3, 0], padding=[False, False])
     """
 
     epoch: int
@@ -55,15 +56,18 @@ class Delivered:
         """Return a batch without its padding: a metric counts every sample once then.
 
         `batch` may be the delivered batch, or anything with as many rows: predictions, losses,
-        metadata. Tensors, arrays and lists lose the rows; in dicts, tuples and dataclasses each
-        part does. What is no row of the batch, such as a number, stays.
+        metadata. Tensors, arrays, and lists and tuples of samples lose the rows; in dicts,
+        dataclasses, and lists and tuples of columns each part does. What is no row of the batch,
+        such as a number, stays.
         """
         if not self.padding.any():
             return batch
         return rows_of(batch, ~self.padding)
 
 
-def rows_of(part: Any, real: NDArray[np.bool_], *, keeps_others: bool = False) -> Any:
+def rows_of(
+    part: Any, real: NDArray[np.bool_], *, keeps_others: bool = False, is_inner: bool = False
+) -> Any:
     """Keep some rows of all parts of a batch. Parts with other rows are kept or refused."""
     if isinstance(part, torch.Tensor | np.ndarray):
         if part.ndim and len(part) == len(real):
@@ -77,16 +81,26 @@ def rows_of(part: Any, real: NDArray[np.bool_], *, keeps_others: bool = False) -
             )
             raise OptionError(msg)
         return part
-    if _is_list_of_samples(part, real):
-        return [sample for sample, is_real in zip(part, real, strict=True) if is_real]
-    return changed(part, lambda inner: rows_of(inner, real, keeps_others=keeps_others))
+    if _holds_samples(part, len(real), is_inner=is_inner):
+        return type(part)(sample for sample, is_real in zip(part, real, strict=True) if is_real)
+    return changed(
+        part, lambda inner: rows_of(inner, real, keeps_others=keeps_others, is_inner=True)
+    )
 
 
-def _is_list_of_samples(part: Any, real: NDArray[np.bool_]) -> bool:
-    """Return True for a list of samples, False for one of columns, such as [images, labels]."""
-    if not isinstance(part, list) or len(part) != len(real):
+def _holds_samples(part: Any, rows: int, *, is_inner: bool) -> bool:
+    """Return True for a list or tuple of samples, False for one of columns, such as (x, y)."""
+    if type(part) not in (list, tuple) or len(part) != rows:
         return False
-    return not all(_is_column(inner, len(real)) for inner in part)
+    columns = [_is_column(inner, rows) for inner in part]
+    if type(part) is list:
+        return not all(columns)
+    # As many numbers as samples, by themselves, may be a loss and a score.
+    return not any(columns) and (is_inner or not any(map(_is_number, part)))
+
+
+def _is_number(part: Any) -> bool:
+    return part is None or isinstance(part, Number) or getattr(part, "shape", None) == ()
 
 
 def _is_column(part: Any, rows: int) -> bool:
