@@ -46,6 +46,11 @@ def test_a_load_in_the_middle_of_the_loop_is_followed():
     assert [step for step, _ in steps] == [0, 1, 2]
 
 
+def test_batches_that_come_as_they_are_ready_are_numbered_as_they_come():
+    loader = ResumableDataLoader(Ids(40), 3, num_workers=2, in_order=False)
+    assert numbers(loader) == list(range(14))
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(6))

@@ -5,6 +5,7 @@ from support import Augmented, Ids, Stateless
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dataporter import ResumableDataLoader, StatefulDataLoader
+from dataporter.views import LengthBatches
 
 
 class Pictures(Dataset):
@@ -27,6 +28,11 @@ def pictures():
 
 def augmented():
     return ResumableDataLoader(Augmented(40), 7, shuffle=True, seed=5, num_workers=2)
+
+
+def by_length():
+    lengths = [3, 9, 4, 8, 5, 7] * 5
+    return ResumableDataLoader(Ids(30), batch_sampler=LengthBatches(lengths, max_tokens=16))
 
 
 def without_seed():

@@ -12,7 +12,7 @@ import torch
 from chromium import opened
 from PIL import Image
 from ranks_in_step import ranks, run, state_of
-from shown_loaders import pictures, stream, torchdatas, without_seed
+from shown_loaders import by_length, pictures, stream, torchdatas, without_seed
 from support import Augmented, plain
 
 from dataporter.tools.cli.main import run as run_command
@@ -115,6 +115,19 @@ def test_padding_and_excluded_samples_are_marked(tmp_path):
     status, out, _ = ran(*arguments, "--position", 39, "--rank", 2)
     assert re.search(r"^ +0 +\d+ +\d+  padding$", out, re.MULTILINE)
     assert "1 sample comes a second time" in out
+
+
+def test_batches_by_length_are_shown_whole(tmp_path):
+    loader = by_length()
+    batches = iter(loader)
+    seen = [next(batches).tolist(), next(batches).tolist()]
+    loader.exclude(0, 1, 2)
+    torch.save(loader.state_dict(), tmp_path / "state.pt")
+    for position, wanted in enumerate(seen):
+        arguments = ["--state", tmp_path / "state.pt", "--position", position]
+        shown = found("shown_loaders:by_length", *arguments)
+        assert shown["indices"] == wanted
+        assert shown["left_out"] == [position == 1] * len(wanted)
 
 
 def test_a_page_shows_images_and_text_and_a_png_the_images(checkpoint, tmp_path):

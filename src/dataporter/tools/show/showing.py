@@ -159,14 +159,17 @@ def _shown(loader: ResumableDataLoader[Any], wanted: Wanted) -> Shown:
     contents = loader.contents_at(epoch, position)
     parts = parts_in(loader.batch_at(epoch, position))
     spans = list(excluded_in(loader.excluded, epoch))
-    inside = [[start <= at < stop for start, stop in spans] for at in contents.positions.tolist()]
+    positions = contents.positions.tolist()
+    order = loader.explain().order
+    if order is not None and order.of_batches:  # one position is a whole batch
+        positions = [contents.position] * len(positions)
     return Shown(
         dataset=type(loader.dataset).__name__,
         length=plan.length,
         rank=plan.topology.rank,
         world_size=plan.topology.world_size,
         contents=contents,
-        left_out=[any(each) for each in inside],
+        left_out=[any(start <= at < stop for start, stop in spans) for at in positions],
         excluded=spans,
         parts=[described for _, described in parts],
         images=images_in(parts, len(contents.positions)),
