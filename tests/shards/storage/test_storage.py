@@ -110,3 +110,28 @@ def test_an_option_that_is_unknown_is_named_without_its_value(server, open_stora
         open_storage(f"s3://{BUCKET}", {**server.options, "client_options": {"colour": "s3cret"}})
     with pytest.raises(OptionError, match="endpoint"):
         open_storage("https://example.com/data", server.options)
+
+
+def test_empty_objects_that_stand_for_folders_are_no_files(request, open_storage, server):
+    spark = {
+        "out.parquet/": b"",
+        "out.parquet/part-0.parquet": b"data",
+        "out.parquet/_SUCCESS": b"",
+    }
+    files = {
+        "spark/": b"",
+        "spark/empty.bin": b"",
+        **{f"spark/{name}": spark[name] for name in spark},
+    }
+    for one in (server, request.getfixturevalue("moto_server")):
+        one.upload("folders-bucket", files)
+        found = ["out.parquet/_SUCCESS", "out.parquet/part-0.parquet"]
+        storage = open_storage("s3://folders-bucket/spark", one.options)
+        assert [file.path for file in storage.list()] == ["empty.bin", *found]
+        assert [file.path for file in storage.list("out.parquet")] == found
+        for url in ("s3://folders-bucket/spark/", "s3://folders-bucket/spark/out.parquet"):
+            listing = list_stored(
+                url, {".parquet": "parquet"}, StorageOptions(given=one.options, **QUICK)
+            )
+            assert [path.rpartition("/")[2] for path in listing.paths] == ["part-0.parquet"]
+            listing.storage.close()

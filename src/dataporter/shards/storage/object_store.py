@@ -69,8 +69,7 @@ class ObjectStore:
             self._store, f"{below}{prefix}", offset=offset, chunk_size=_PAGE
         ):
             yield [
-                Stored(meta["path"].removeprefix(below), meta["size"], version_of(meta))
-                for meta in page
+                Stored(_below(below, meta["path"]), meta["size"], version_of(meta)) for meta in page
             ]
 
     async def find(self, path: str) -> Stored:
@@ -121,6 +120,15 @@ class ObjectStore:
         while len(self._stores) > _STORES:
             self._stores.popitem(last=False)
         return store
+
+
+def _below(folder: str, path: str) -> str:
+    """Return a path relative to a folder; nothing if it is the object that stands for the folder.
+
+    >>> _below("a/", "a/b/c"), _below("a/", "a"), _below("", "a")
+    ('b/c', '', 'a')
+    """
+    return f"{path}/".removeprefix(folder).rstrip("/")
 
 
 def version_of(meta: Any) -> str:

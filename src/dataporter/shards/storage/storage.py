@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import posixpath
 import threading
 from bisect import bisect_right
 from collections.abc import Coroutine, Sequence
@@ -51,7 +52,7 @@ class Storage:
 
     def list(self, prefix: str = "") -> list[Stored]:
         """Return every file below a prefix, sorted by path."""
-        return sorted(self._wait(self._requests.list(prefix)))
+        return _without_folders(sorted(self._wait(self._requests.list(prefix))), prefix)
 
     def find(self, path: str) -> Stored | None:
         """Return what is known of one file; None if there is none."""
@@ -143,6 +144,25 @@ def _client(root: Url, options: StorageOptions) -> Client:
         from dataporter.shards.storage.file_system import FileSystem  # noqa: PLC0415
 
         return FileSystem(root, options)
+
+
+def _without_folders(files: Sequence[Stored], prefix: str) -> list[Stored]:
+    """Leave out empty objects that stand for folders, as consoles and Spark make them.
+
+    Their keys end with "/", which libraries do not show.
+
+    >>> names = ["a.parquet", "a.parquet/b/1.parquet", "empty"]
+    >>> files = [Stored(name, 5 * name.endswith("1.parquet"), "") for name in names]
+    >>> [file.path for file in _without_folders(files, "")]
+    ['a.parquet/b/1.parquet', 'empty']
+    """
+    folders = {"", prefix}
+    for file in files:
+        folder = posixpath.dirname(file.path)
+        while folder not in folders:
+            folders.add(folder)
+            folder = posixpath.dirname(folder)
+    return [file for file in files if file.size or file.path not in folders]
 
 
 async def _together(works: Any) -> list[Any]:
