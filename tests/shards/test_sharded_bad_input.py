@@ -4,13 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from torch.utils.data import Subset
 
 from dataporter import OptionError, OptionTypeError, ResumableDataLoader
-from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
+from dataporter.errors import (
+    ShardChangedError,
+    ShardFormatError,
+    ShardSchemaError,
+    ShardsNotFoundError,
+)
 from dataporter.shards import ShardedDataset
 
 
@@ -44,6 +50,8 @@ def test_an_option_of_a_wrong_type_is_named(lines, options, message):
         ({"columns": ["text", "text"]}, "at least one column, each once"),
         ({"window": 0}, "window must be at least 1, found 0"),
         ({"cache_bytes": 0}, "cache_bytes must be at least 1, found 0"),
+        ({"cache": "s3://me:secret@bucket/x"}, "a folder of this machine, found 's3://bucket/x'"),
+        ({"index": "hf://x/y"}, "index must be a folder of this machine, found 'hf://x/y'"),
         ({"format": "jsonline"}, r"format='jsonline' is unknown. Did you mean 'jsonl'\?"),
         ({"dtype": "uint16"}, "dtype= is for files of tokens, found jsonl files"),
     ],
@@ -51,6 +59,20 @@ def test_an_option_of_a_wrong_type_is_named(lines, options, message):
 def test_an_option_out_of_range_is_named(lines, options, message):
     with pytest.raises(OptionError, match=message):
         ShardedDataset(lines, **options)
+
+
+def test_a_folder_may_begin_with_the_home_folder(texts, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    corpus = ShardedDataset(texts, cache="~/cache", index="~/index")
+    assert corpus[3]["id"] == 3
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", "index"}
+
+
+def test_a_path_that_was_made_of_a_url_is_explained():
+    with pytest.raises(ShardsNotFoundError, match=r"s3:/bucket/x\. Pass a URL as a str: a Path"):
+        ShardedDataset(Path("s3://bucket/x"))
+    with pytest.raises(OptionError, match=r"found 's3:/bucket/x'.*as a str, such as \"s3://"):
+        ShardedDataset(Path("s3://bucket/x"), storage_options={"region": "x"})
 
 
 @pytest.mark.parametrize("dtype", ["uint16", np.uint16, np.dtype("uint16")])

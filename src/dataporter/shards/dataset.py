@@ -26,7 +26,7 @@ from dataporter.shards.porter import Porter
 from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
 from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.urls import urls_with_secrets
+from dataporter.shards.storage.urls import Url, is_url, urls_with_secrets
 from dataporter.shards.tracks import BlockAfterBlock, TracksOrder, tracks_for
 from dataporter.shards.view_rows import RowsOfView
 
@@ -287,7 +287,11 @@ def _storage(
             patience=float(timeout),
         )
     if options is not None:
-        msg = "storage_options= is for files that are named by URLs. Leave it out."
+        msg = (
+            "storage_options= is for files that are named by URLs, found "
+            f"{as_sequence(files)[0]!r}. "
+            'Leave it out, or pass a URL as a str, such as "s3://bucket/folder/".'
+        )
         raise OptionError(msg)
     return None
 
@@ -310,7 +314,10 @@ def _folder(name: str, value: str | PathLike[str] | None) -> Path | None:
     if value is not None and not isinstance(value, str | PathLike):
         msg = f"{name} must be a folder, found {type(value).__name__} {value!r}."
         raise OptionTypeError(msg)
-    return None if value is None else Path(value)
+    if isinstance(value, str) and is_url(value):
+        msg = f"{name} must be a folder of this machine, found {str(Url.of(value))!r}."
+        raise OptionError(msg)
+    return None if value is None else Path(value).expanduser()
 
 
 def _dtype_name(dtype: DTypeLike | None) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ INDEX_FOLDER = ".dataporter"  # beside the data; hidden, so it is never listed
 _TRIED = 64  # files whose status is read to see how long that takes
 _QUICK = 100e-6  # seconds; on a network file system it takes longer
 _SHOWN = 5
+_PATH_OF_URL = re.compile(r"/[a-z][a-z0-9+.-]+:/[^/]")  # Path("s3://bucket/folder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +199,8 @@ def _not_there(request: str, what: str) -> ShardsNotFoundError:
     while glob.has_magic(folder) or not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     hint = " Braces are not expanded: write * in their place." if "{" in request else ""
+    if _PATH_OF_URL.search(request):
+        hint = " Pass a URL as a str: a Path makes one slash of two."
     return ShardsNotFoundError(f"{what}.{hint} The folder {folder} is there: {_contents(folder)}.")
 
 

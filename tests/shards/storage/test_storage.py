@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pytest
 from stored_files import BUCKET, LARGE, QUICK
 
-from dataporter.errors import OptionError, ShardsNotFoundError
+from dataporter.errors import OptionError, ShardsNotFoundError, StorageError
 from dataporter.shards.formats.registry import SUFFIXES
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.stored import Stored
@@ -54,6 +54,31 @@ def test_files_are_chosen_by_globs(server):
         listing = list_stored(f"s3://{BUCKET}/data/{pattern}", SUFFIXES, options)
         assert list(listing.paths) == found
         listing.storage.close()
+
+
+def test_a_name_with_brackets_is_taken_at_its_word(moto_server):
+    files = {"[1].bin": b"x", "1.bin": b"x", "2.bin": b"x"}
+    moto_server.upload("brackets-bucket", {f"data/{name}": files[name] for name in files})
+    options = StorageOptions(given=moto_server.options, **QUICK)
+    for name, found in {"[1].bin": "[1].bin", "[2].bin": "2.bin"}.items():
+        listing = list_stored(f"s3://brackets-bucket/data/{name}", SUFFIXES, options)
+        assert listing.paths == (found,)
+        listing.storage.close()
+
+
+def test_mistakes_in_urls_keys_and_end_points_are_named(moto_server, open_storage, monkeypatch):
+    options = StorageOptions(given=moto_server.options, **QUICK)
+    for url in ("s3://", "s3:///data", "https:///a.bin"):
+        with pytest.raises(OptionError, match=r"names no bucket or host\. Write "):
+            list_stored(url, SUFFIXES, options)
+    moto_server.upload("odd-bucket", {"data//a.bin": b"x"})
+    with pytest.raises(StorageError, match=r"odd-bucket: a key has an empty part, .* Rename the"):
+        open_storage("s3://odd-bucket", moto_server.options).list()
+    with pytest.raises(OptionError, match=r"with http:// or https://, found 'localhost:9000'"):
+        open_storage("s3://bucket", {"endpoint": "me:secret@localhost:9000"})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(OptionError, match=r"with http:// or https://, found 'localhost:9000'"):
+        open_storage("s3://bucket", {})
 
 
 def test_what_was_asked_for_is_counted(server, open_storage):

@@ -82,6 +82,11 @@ _OTHER_REGION = Fault(
     "the bucket lies in another region",
     remedy='Set AWS_REGION, or storage_options={"region": …}.',
 )
+_ODD_KEY = Fault(
+    Kind.PERMANENT,
+    "a key has an empty part, as in a//b, which obstore does not read",
+    remedy="Rename the object, or name files or folders without such keys.",
+)
 _ERRORS: dict[type[BaseException], Fault] = {
     CutShortError: _CUT_SHORT,
     FileNotFoundError: Fault(Kind.ABSENT, "there is no such file"),
@@ -99,6 +104,7 @@ _SIGNS = {  # in the texts of errors; the first one found counts
     "non-partial response": _NO_RANGES,
     "URL scheme is not allowed": _PLAIN_HTTP,
     "redirect without LOCATION": _OTHER_REGION,
+    "contained empty path segment": _ODD_KEY,
     "ConnectionRefused": _REFUSED,
     "Connection refused": _REFUSED,
     "ConnectionReset": Fault(Kind.TRANSIENT, "the connection was reset"),

@@ -26,7 +26,7 @@ from dataporter.shards.storage.faults import ChangedError, CutShortError, Kind, 
 from dataporter.shards.storage.hiding import first_line
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.stored import Stored
-from dataporter.shards.storage.urls import WEB, Url
+from dataporter.shards.storage.urls import WEB, Url, is_url
 
 if TYPE_CHECKING:  # they exist for type checkers only
     from obstore import GetOptions
@@ -172,6 +172,7 @@ def _store(url: str, options: StorageOptions, login: str = "") -> Any:
     try:
         if url.startswith(("http://", "https://")):
             return _web_store(url, given, fixed)
+        _require_scheme(_endpoint(given))
         if url.startswith(("s3:", "s3a:")) and _has_profile(given):
             given["credential_provider"] = _profile()
         return from_url(url, **{**given, **fixed})
@@ -180,6 +181,14 @@ def _store(url: str, options: StorageOptions, login: str = "") -> Any:
     except Exception as error:  # noqa: BLE001  obstore raises its own, boto3 many
         msg = _words_of(error, options)
     raise OptionError(msg)
+
+
+def _require_scheme(endpoint: str) -> None:
+    """Refuse an end point such as "localhost:9000", at which obstore panics."""
+    if endpoint and not is_url(endpoint):
+        found = endpoint.rpartition("@")[2]
+        msg = f"the end point must begin with http:// or https://, found {found!r}."
+        raise OptionError(msg)
 
 
 def _web_store(url: str, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> Any:

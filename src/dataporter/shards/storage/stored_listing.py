@@ -28,7 +28,7 @@ from dataporter.shards.listing import (
 from dataporter.shards.shard_file import ShardFile
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.remote_file import RemoteFile
-from dataporter.shards.storage.storage import Storage
+from dataporter.shards.storage.storage import OBJECT_STORES, Storage
 from dataporter.shards.storage.stored import Stored
 from dataporter.shards.storage.urls import WEB, Url, urls_with_secrets
 
@@ -93,6 +93,9 @@ def list_stored(
 
 def _request(name: str, kinds: Kinds) -> _Request:
     url = Url.of(name)
+    if url.scheme in OBJECT_STORES and not url.place.partition("/")[0]:
+        msg = f"{url}/ names no bucket or host. Write {url.scheme}://name/folder/."
+        raise OptionError(msg)
     if url.scheme in WEB:
         folder, _, file = url.place.rpartition("/")
         if not folder or name.partition("?")[0].endswith("/"):
@@ -184,7 +187,9 @@ def _find(request: _Request, root: Url, tree: _Tree, kinds: Kinds) -> list[str]:
             raise _not_there(root / path)
         folder = path  # Spark's folders are named as files
     listed = tree.list(folder)
-    if request.pattern is not None:
+    if request.pattern is not None and posixpath.join(folder, request.pattern) in tree.files:
+        found = [posixpath.join(folder, request.pattern)]  # a name with brackets, at its word
+    elif request.pattern is not None:
         start, patterns = len(folder) + 1 if folder else 0, request.pattern.split("/")
         found = [
             path
