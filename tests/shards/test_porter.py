@@ -129,7 +129,7 @@ def test_a_cache_too_small_for_the_blocks_in_use_says_how_many_bytes_it_needs(tm
     porter = make(tmp_path, index, cache_bytes=3 * 128)
     plan = Plan(length=len(index), batch_size=4)
     porter.announce(ShuffledOrder(len(index)), 0, 0, len(index), plan)
-    with pytest.raises(ShardCacheError, match=r"need 512 bytes.*cache_bytes=512 or more"):
+    with pytest.raises(ShardCacheError, match=r"need 3,072 bytes.*cache_bytes=3072 or more"):
         for block in range(BLOCKS):
             porter.map(block)
     porter.close()

@@ -11,7 +11,7 @@ from tracks_order import SideBySide
 
 from dataporter.law import Plan, ShuffledOrder, Topology
 from dataporter.shards.cache import NEVER, BlockCache, NoRoomError
-from dataporter.shards.schedule import Lookahead, Standing, distances, needs
+from dataporter.shards.schedule import Lookahead, Standing, distances, most_in_use, needs
 
 orders = st.builds(
     SideBySide,
@@ -87,6 +87,23 @@ def test_a_block_that_is_never_read_is_infinitely_far():
 
 def test_without_uses_every_block_is_in_use():
     assert not distances(standing(ShuffledOrder(20)), 5).any()
+
+
+@given(orders, st.data())
+def test_the_most_in_use_is_that_of_the_fullest_position(order, data):
+    size = st.integers(1, 100)
+    sizes = np.array(data.draw(st.lists(size, min_size=order.blocks, max_size=order.blocks)))
+    fullest = 0
+    for epoch in (2, 3):
+        uses = order.uses(epoch)
+        for position in range(order.length):
+            is_in_use = (uses.first <= position) & (position <= uses.last)
+            fullest = max(fullest, int(sizes[uses.blocks[is_in_use]].sum()))
+    assert most_in_use(standing(order, epoch=2), sizes) == fullest + sizes.max()
+
+
+def test_without_uses_all_bytes_may_be_in_use():
+    assert most_in_use(standing(ShuffledOrder(20)), np.array([3, 4, 5])) == 12
 
 
 # Looking ahead

@@ -360,11 +360,14 @@ class Decoders:
         """Say how many bytes the blocks in use need."""
         if self._disk_error is not None:
             return self._disk_full(self._disk_error)
-        needed = self.cache.budget + missing
+        with self._schedule:
+            most = [ahead.most_in_use(self._sizes) for ahead in self._up_to_date()]
+        needed = max(self.cache.budget + missing, *most, 0)
         msg = (
             f"The cache is too small: blocks in use need {needed:,} bytes, and cache_bytes is "
-            f"{self.cache.budget:,}. Pass cache_bytes={needed} or more, and cache= a folder on a "
-            f"larger disk if {self.cache.folder} has no room."
+            f"{self.cache.budget:,}. Pass cache_bytes={needed} or more (on several nodes, each "
+            f"needs its share), and cache= a folder on a larger disk if {self.cache.folder} has no "
+            "room."
         )
         return ShardCacheError(errno.ENOSPC, msg)
 

@@ -84,6 +84,24 @@ def distances(standing: Standing, blocks: int) -> NDArray[np.int64]:
     return distance
 
 
+def most_in_use(standing: Standing, sizes: NDArray[np.int64]) -> int:
+    """Return the most bytes of blocks that are in use at a time, and those of one that comes.
+
+    In this epoch and the next one, by all ranks; `sizes` has shape (blocks,).
+    """
+    order, _, epoch, _, _ = standing
+    most = 0
+    for uses in (order.uses(epoch), order.uses(epoch + 1)):
+        if uses is None:
+            return int(sizes.sum())  # any block may be in use
+        positions = np.concatenate([uses.first, uses.last + 1])
+        changes = np.concatenate([sizes[uses.blocks], -sizes[uses.blocks]])
+        # Where one block ends and another begins, the end comes first.
+        in_use = np.cumsum(changes[np.lexsort([changes, positions])])
+        most = max(most, int(in_use.max(initial=0)))
+    return most + int(sizes.max(initial=0))
+
+
 class Lookahead:
     """The blocks to have ready for one rank, at most `bound` bytes beyond its position."""
 
@@ -148,6 +166,10 @@ class Lookahead:
         if self._standing is None:
             return 0
         return max(need.at - self._since_origin(self._standing.epoch, self._standing.start), 0)
+
+    def most_in_use(self, sizes: NDArray[np.int64]) -> int:
+        """Return the most bytes that are in use at a time; 0 if nothing was announced."""
+        return 0 if self._standing is None else most_in_use(self._standing, sizes)
 
     def distances(self) -> NDArray[np.int64] | None:
         """Count the positions to the next use of each block; None if nothing was announced."""

@@ -25,6 +25,7 @@ from watching import worker_pids
 from dataporter import ResumableDataLoader
 from dataporter.errors import (
     OptionError,
+    ShardCacheError,
     ShardChangedError,
     ShardsNotFoundError,
     StorageError,
@@ -216,6 +217,27 @@ def test_a_cache_of_half_the_data_serves_about_half(open_stored, proxy: ProxyPro
     later = (corpus.stats()["decoded"] - first) / 4
     assert 38 <= first <= 48  # a block can be read before it is counted
     assert later <= 0.75 * 40
+
+
+def test_a_cache_of_the_bytes_that_an_error_names_is_large_enough(open_stored):
+    with pytest.raises(ShardCacheError, match="cache_bytes=") as caught:
+        ids(loader_of(open_stored("lines", cache_bytes=1)))
+    needed = int(re.search(r"cache_bytes=(\d+) or more", str(caught.value))[1])
+    corpus = open_stored("lines", cache_bytes=needed)
+    assert needed < 0.2 * int(corpus.index.decoded.sum())
+    assert sorted(ids(loader_of(corpus))) == list(range(600))
+    assert corpus.stats()["evicted"] > 0
+
+
+def test_footers_give_way_to_blocks_in_a_small_cache(open_stored, tmp_path):
+    assert len(ids(loader_of(open_stored()))) == 600
+    entries = [path.stat().st_size for path in sorted((tmp_path / "cache").rglob("*.block"))]
+    blocks, footers = entries[:40], entries[40:]
+    assert len(footers) == 10
+    assert sum(footers[:4]) > 2 * max(blocks)
+    # Four tracks, one block that comes, and one that is longer than was estimated.
+    corpus = open_stored(cache=tmp_path / "small", cache_bytes=6 * max(blocks))
+    assert sorted(ids(loader_of(corpus))) == list(range(600))
 
 
 # Faults

@@ -69,7 +69,9 @@ class StoredOrigin(Origin):
 
     def distances(self, of_blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         padded = np.append(of_blocks, NEVER)  # a border may be the end
-        return np.append(of_blocks, np.minimum.reduceat(padded, self._borders)[:-1])
+        # Never 0, which is for what is in use: a part can be fetched again, so blocks come first.
+        of_parts = np.maximum(np.minimum.reduceat(padded, self._borders)[:-1], 1)
+        return np.append(of_blocks, of_parts)
 
     def counters(self) -> dict[str, int]:
         counted = self._storage.counters()
