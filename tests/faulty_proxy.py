@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -62,7 +63,8 @@ class FaultyProxy:
     that were under way at a time, and `running` those that are.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls  # of the proxy, if its clients use https
         address = urlsplit(upstream)
         self._upstream = (address.hostname, address.port)
         self._loop = asyncio.new_event_loop()
@@ -92,7 +94,7 @@ class FaultyProxy:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self._port}"
 
     def fault(self, name: str, **details) -> Fault:
         """Make a fault from now on."""
@@ -119,7 +121,12 @@ class FaultyProxy:
 
     async def _listen(self) -> int:
         self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self._port, reuse_address=True, limit=1 << 20
+            self._serve,
+            "127.0.0.1",
+            self._port,
+            reuse_address=True,
+            limit=1 << 20,
+            ssl=self._tls,
         )
         return self._server.sockets[0].getsockname()[1]
 

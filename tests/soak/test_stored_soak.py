@@ -3,19 +3,23 @@
 `make soak` runs it. DATAPORTER_SOAK_SECONDS sets another length, DATAPORTER_SOAK_SEED another run.
 """
 
+import gc
 import os
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from killed_jobs import assert_tidy, quiet_steps, steps_through_kills
 from object_servers import seaweed
 from porters import tidy
 from proxy_process import ProxyProcess
+from support import plain
 
+from dataporter import ResumableDataLoader
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 
@@ -87,3 +91,36 @@ def test_whatever_is_killed_an_epoch_is_that_of_a_quiet_run_and_the_cache_stays_
             assert_tidy(cache, budget)
             assert [path.suffix for path in index.iterdir()] == [".arrow"]
             rounds += 1
+
+
+def ids_of(files: str | Path, during: Callable[[], None], **options: Any) -> list[list[int]]:
+    """Read all samples, two batches before something happens and the others after it."""
+    corpus = ShardedDataset(files, **options)
+    batches = iter(ResumableDataLoader(corpus, 4, shuffle=True, seed=SEED, num_workers=2))
+    found = [next(batches), next(batches)]
+    during()
+    found += batches
+    assert corpus.stats().get("failed", 0) == 0
+    return [plain(batch["id"]) for batch in found]
+
+
+@pytest.mark.soak
+def test_a_server_that_is_away_for_a_minute_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    local = written(tmp_path / "local")
+    with seaweed(tmp_path) as server, ProxyProcess(server.endpoint) as proxy, tidy(300):
+        server.upload(
+            "away-bucket", {path.name: path.read_bytes() for path in local.glob("*.parquet")}
+        )
+
+        def leave_for_a_minute() -> None:
+            proxy.go_away()
+            time.sleep(60)
+            proxy.come_back()
+
+        proxy.delay(0.2)  # so that not all has come before
+        options = server.through(proxy.url).options
+        found = ids_of("s3://away-bucket/", leave_for_a_minute, storage_options=options)
+        assert found == ids_of(local, lambda: None)
+        gc.collect()  # a loader is part of a cycle

@@ -20,7 +20,7 @@ from object_servers import SECRET
 from porters import porter_pids, tidy
 from proxy_process import ProxyProcess
 from support import one_pass, plain
-from watching import worker_pids
+from watching import run_script, worker_pids
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import (
@@ -149,7 +149,42 @@ def test_globs_files_and_lists_are_found(open_stored):
         assert corpus[0]["id"] == 60
 
 
+IN_A_PROGRAM = """
+import json, sys
+import psutil
+from dataporter import ResumableDataLoader
+from dataporter.shards import ShardedDataset
+
+def look(sample):
+    sockets = psutil.Process().net_connections(kind="inet") if sample["id"] % 100 == 0 else []
+    return {"id": sample["id"], "used": len(sockets) + ("obstore" in sys.modules)}
+
+corpus = ShardedDataset(
+    "s3://stored-bucket/lines/", transform=look, index=f"{sys.argv[1]}/index",
+    cache=f"{sys.argv[1]}/cache", storage_options=json.loads(sys.argv[2]),
+)
+for workers in (0, 1):
+    batches = list(ResumableDataLoader(corpus, 8, num_workers=workers))
+    print(sum(len(each["id"]) for each in batches), sum(int(sum(each["used"])) for each in batches))
+"""
+
+
+def test_the_program_and_its_workers_open_no_connection(stored, tmp_path):
+    printed = run_script(IN_A_PROGRAM, tmp_path, json.dumps(stored.options))
+    assert printed.split() == ["600", "0"] * 2
+
+
 # Requests
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_first_batch_waits_for_its_own_blocks_only(workers, open_stored, proxy, lines):
+    first = local_ids(lines)[:8]
+    corpus = open_stored("lines", max_requests=2)
+    for number in set(range(40)) - {sample // 15 for sample in first}:
+        proxy.fault("stall", path=f"/part-{number}.jsonl")
+    loader = loader_of(corpus, num_workers=workers, prefetch_factor=1 if workers else None)
+    assert ids([next(iter(loader))]) == first
 
 
 def test_each_byte_is_fetched_once_and_nothing_else(open_stored, proxy: ProxyProcess, texts):

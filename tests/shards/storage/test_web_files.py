@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from certificates import certified
 from faulty_proxy import FaultyProxy
 from porters import porter_pids, tidy
 from stored_files import QUICK
@@ -215,6 +216,20 @@ def test_a_file_that_changes_in_mid_run_is_an_error(server, web, texts, open_web
     server.upload("web-bucket", {"changing.parquet": (texts / NAMES[1]).read_bytes()})
     with pytest.raises(ShardChangedError, match=r"changing\.parquet"):
         list(corpus)
+
+
+def test_https_is_read_where_the_certificate_is_trusted(
+    server, texts, open_web, open_local, tmp_path
+):
+    tls, root = certified(tmp_path)
+    server.upload("web-bucket", {name: (texts / name).read_bytes() for name in NAMES})
+    with FaultyProxy(server.files, tls) as web:
+        names = [f"{url(web, name)}?token=1" for name in NAMES]
+        assert names[0].startswith("https://")
+        with pytest.raises(StorageError, match=r"certificate .* not trusted\. Give its root: stor"):
+            open_web(names)
+        corpus = open_web(names, storage_options={"client_options": {"root_certificate": root}})
+        assert list(corpus) == list(open_local([texts / name for name in NAMES]))
 
 
 def test_folders_globs_and_missing_files_are_named(web, open_web):
