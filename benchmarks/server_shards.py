@@ -1,4 +1,4 @@
-"""Data on an S3 server: first epochs beside peers and limits, the cache, requests, latency, nodes.
+"""Data on an S3 server: first epochs beside peers and limits, the cache, requests, latency.
 
 `shards.py --server` runs it. SeaweedFS serves on the loopback, in a process of its own that takes
 a part of the cores. So ratios count, and the limits that stand beside: obstore's bare ranged GETs
