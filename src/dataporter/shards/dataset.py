@@ -62,7 +62,7 @@ class ShardedDataset:
       `cache_bytes` is the most that they may take there.
     - `progress`: True shows a progress bar while the index is built.
     - `storage_options`: credentials, end points and regions of a storage, as obstore takes them,
-      or fsspec for schemes that obstore does not have. They are kept nowhere.
+      or fsspec for schemes that obstore does not have. No state, index, cache or log has them.
     - `max_requests`: the most requests to a storage at a time.
     - `storage_timeout`: the seconds for which a request that fails is tried again.
     """
