@@ -172,7 +172,7 @@ def test_a_dataset_that_cannot_be_rebuilt_in_a_spawned_worker_is_an_error_in_sec
     assert "Traceback" in str(told.value.__cause__)
 
 
-IN_MAIN = """
+UNDER_THE_GUARD = """
 import sys, warnings
 from dataporter import ResumableDataLoader
 from dataporter.errors import WorkerStartError
@@ -207,8 +207,13 @@ for dataset in (Here(),) if method == "spawn" else (Stream(),):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_class_of_a_notebook_that_a_worker_cannot_import_is_an_error_at_once(method):
-    assert run_script(IN_MAIN, method, timeout=80) == "told\n" * 2
+def test_a_class_under_the_main_guard_that_a_worker_cannot_import_is_an_error_at_once(
+    method, tmp_path
+):
+    script = tmp_path / "guarded.py"
+    script.write_text("if __name__ == '__main__':" + textwrap.indent(UNDER_THE_GUARD, "    "))
+    main = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+    assert run_script(main, method, timeout=80) == "told\n" * 2
 
 
 @quiet

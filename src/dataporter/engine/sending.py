@@ -17,12 +17,14 @@ import os
 import pickle
 from collections.abc import Callable, Iterable
 from multiprocessing.reduction import ForkingPickler
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from dataporter.engine.arena import anonymous_file
 from dataporter.engine.libc import libc
+from dataporter.engine.main_module import is_main_importable
 
 _LARGE = 2**16  # bytes; smaller buffers stay in the pickle
 _MOST_WRITTEN = 2**30  # bytes at a time
@@ -62,7 +64,8 @@ class Bulk:
                 places.append(known if known and self._has(known, raw) else self._placed(raw))
                 return False
 
-        _Pickler(stream, keeps_in_pickle).dump(thing)
+        pickler = _Pickler if is_main_importable() else _PicklerWithoutMain
+        pickler(stream, keeps_in_pickle).dump(thing)
         self._places = places
         return places
 
@@ -106,6 +109,22 @@ class _Pickler(ForkingPickler):
         # Once more: ForkingPickler does not hand on the callback.
         pickle.Pickler.__init__(self, stream, 5, buffer_callback=keeps_in_pickle)
         self.dispatch_table = reducers
+
+
+class _PicklerWithoutMain(_Pickler):
+    """A pickler for processes that cannot import the main module: refuses what is defined there."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, type | FunctionType) and thing.__module__ == "__main__":
+            kind = "class" if isinstance(thing, type) else "function"
+            name = thing.__qualname__
+            if "<" not in name:  # nobody can send a lambda or a local class: pickle says so
+                msg = (
+                    f"{kind} {name} is defined in a notebook, an interactive session or a command "
+                    "(__main__), which no other process can import"
+                )
+                raise pickle.PicklingError(msg)
+        return NotImplemented
 
 
 def load(pickled: Any, places: Iterable[Place], bulk: memoryview | None) -> Any:

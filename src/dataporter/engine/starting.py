@@ -15,6 +15,7 @@ from typing import Any
 
 from dataporter.engine.arena import anonymous_file
 from dataporter.engine.connections import open_descriptors
+from dataporter.engine.main_module import check_main_file
 from dataporter.engine.sending import Bulk, Place, load, mapped
 from dataporter.engine.signals import IGNORED, delayed
 from dataporter.engine.worker import Duty, Wiring, work
@@ -44,6 +45,7 @@ def start_worker(context: Any, duty: Duty, wiring: Wiring, bulk: Bulk | None) ->
         process.start()
         return process
     method = context.get_start_method()
+    check_main_file(method)
     if method == "forkserver":
         _preload()
     sent = _SentDuty(duty, method, bulk)
@@ -127,7 +129,7 @@ class _ReceivedDuty:
             msg = (
                 f"a worker started by {self._method!r} cannot rebuild the dataset or a function "
                 f"beside it: {type(error).__name__}: {error}. Define it at the top level of a "
-                "module that can be imported (not in a notebook), or use "
+                "module that can be imported, not under `if __name__ == '__main__':`, or use "
                 "multiprocessing_context='fork'."
             )
             raise WorkerStartError(msg) from error
