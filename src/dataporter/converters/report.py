@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dataporter.notebook_html import table
+
 
 class ReportRow(NamedTuple):
     """One tensor, array or number, before and after."""
@@ -46,12 +48,15 @@ class ConversionReport:
         """The saved share of the bytes, from 0 to 1."""
         return saved(self.bytes_before, self.bytes_after)
 
-    def __str__(self) -> str:
+    def _lines(self) -> list[tuple[str, ...]]:
         total = ReportRow("total", "", "", self.bytes_before, self.bytes_after)
-        lines: list[tuple[str, ...]] = [
-            ("key", "before", "after", "bytes before", "bytes after", "saved")
-        ]
-        lines += [_cells(row) for row in (*self.rows, total)]
+        return [_cells(row) for row in (*self.rows, total)]
+
+    def _repr_html_(self) -> str:
+        return table(self._lines(), columns=_COLUMNS)
+
+    def __str__(self) -> str:
+        lines = [_COLUMNS, *self._lines()]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(
@@ -62,6 +67,7 @@ class ConversionReport:
         )
 
 
+_COLUMNS = ("key", "before", "after", "bytes before", "bytes after", "saved")
 _TEXTS = 3  # the first columns, aligned to the left
 
 

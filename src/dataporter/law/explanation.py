@@ -24,6 +24,7 @@ from dataporter.law.ranges import counted_to, size_of
 from dataporter.law.rest import Excluded, Rest, excluded_in, rest_of
 from dataporter.law.state import Identity, Progress, parse_state
 from dataporter.law.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
+from dataporter.notebook_html import table
 
 WIDTH = 80  # columns
 
@@ -107,6 +108,9 @@ class Explanation:
 
     def __repr__(self) -> str:
         return laid_out(self.rows())
+
+    def _repr_html_(self) -> str:
+        return table(self.rows())
 
     @property
     def length(self) -> int | None:
@@ -367,6 +371,9 @@ class TorchdataExplanation:
 
     def __repr__(self) -> str:
         return laid_out(self.rows())
+
+    def _repr_html_(self) -> str:
+        return table(self.rows())
 
     @property
     def batches(self) -> int:

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from dataporter.errors import OptionError
 from dataporter.fetch.containers import changed, is_plain_list, parts_of
+from dataporter.notebook_html import paragraphs, table
+
+_SHOWN = 16  # samples in a notebook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,6 +42,18 @@ class Delivered:
         listed = {name: np.asarray(getattr(self, name)).tolist() for name in names}
         each = ", ".join(f"{name}={values}" for name, values in listed.items())
         return f"Delivered(epoch={self.epoch}, position={self.position}, {each})"
+
+    def _repr_html_(self) -> str:
+        each = zip(self.positions, self.indices, self.padding, strict=True)
+        rows = [(at, index, "padding" if repeated else "") for at, index, repeated in each]
+        more = len(rows) - _SHOWN
+        return "\n".join(
+            [
+                paragraphs(f"epoch {self.epoch:,}, the step at position {self.position:,}"),
+                table(rows[:_SHOWN], columns=["position", "index", ""]),
+                paragraphs(f"and {more:,} more" if more > 0 else ""),
+            ]
+        )
 
     def without(self, left_out: Sequence[int]) -> Delivered:
         """Return the same batch without the samples at some positions."""

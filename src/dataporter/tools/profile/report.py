@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dataporter.fetch.timing import CONSUMER
+from dataporter.notebook_html import paragraphs, table
 from dataporter.tools.profile.figures import Figures, Spread, WorkerFigures
 from dataporter.tools.profile.measuring import Measured
 from dataporter.tools.profile.tuning import Trial, Tuning
@@ -31,7 +32,7 @@ MEANING = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profile:
     """A measurement with its figures and verdict; `str(profile)` is meant to be read."""
 
@@ -180,6 +181,37 @@ class Profile:
             return self.text()
         trials = "\n".join(trial_line(trial) for trial in self.tuning.trials)
         return f"{self.text()}\n\n{TRIALS}\n{trials}\n\n{self.tuning_text()}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        stages = [
+            (name, *map(duration, _values(spread)), MEANING[name]) for name, spread in self.rows()
+        ]
+        workers = self.figures.workers if self.has_workers else ()
+        ready = [(name, percent(share)) for name, share in self.ready_rows()]
+        parts = [
+            paragraphs(*self.heading_lines(), self.verdict.words, *self.notes()),
+            table(stages, columns=["a batch", *_COLUMNS, ""]),
+            *_table_if(
+                [(worker_name(each.worker), *worker_cells(each, ())) for each in workers],
+                ["by worker", *WORKER_COLUMNS],
+            ),
+            *_table_if(ready, ["batches ready when the next one is requested", ""]),
+            paragraphs(*self._slowest(), *self._advice()),
+        ]
+        if self.tuning is not None:
+            trials = [
+                (each.settings, rate(each.rate), each.refused or percent(each.waiting))
+                for each in self.tuning.trials
+            ]
+            parts.append(table(trials, columns=["settings", "batches/s", "waiting"]))
+            parts.append(paragraphs(self.tuning.words))
+        return "\n".join(parts)
+
+
+def _table_if(rows: Sequence[tuple[object, ...]], columns: Sequence[str]) -> list[str]:
+    return [table(rows, columns)] if rows else []
 
 
 _COLUMNS = ("mean", "p50", "p90", "p99", "longest")

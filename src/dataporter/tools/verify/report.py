@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
+from dataporter.notebook_html import paragraphs, table
 from dataporter.tools.wrapping import wrapped
 
 _SHOWN_DIFFERENCES = 2  # the others are much the same
@@ -42,7 +43,7 @@ class Cause:
     evidence: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
     """The findings of a verification; `str(report)` is meant to be read."""
 
@@ -99,3 +100,15 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join([self.heading(), *self.lines(), "", self.verdict()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = [(each.outcome, each.name, each.batches or "", each.words) for each in self.checks]
+        return "\n".join(
+            [
+                paragraphs(self.loader, self.reference),
+                table(rows, columns=["outcome", "check", "batches", ""]),
+                paragraphs(*self._verdict()),
+            ]
+        )
