@@ -3,7 +3,15 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+PIP := $(BIN)/pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
+
+# $(1) says what $(2) does. pip may be silent for minutes while it resolves, downloads or unpacks:
+# a line every eight seconds says that it is still at work. Its loop ends with this shell.
+define SAYING
+@echo "$(1) ..."
+@while sleep 8 > /dev/null 2>&1 && kill -0 $$$$ 2> /dev/null; do echo "... still: $(1)"; done & \
+	$(2); status=$$?; kill $$! 2> /dev/null; exit $$status
+endef
 
 # What forks most workers comes first: that takes longer from a process that has imported all
 # that the other tests need.
@@ -52,7 +60,7 @@ lint: $(VENV)/.dev
 	if command -v actionlint > /dev/null; then actionlint; fi
 
 # The tests build it as well, elsewhere, and run what it shows. With --quiet, it would not be strict.
-docs: $(VENV)/.dev
+docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Records the commands that the home page shows, and draws its charts. For after a change of them.
@@ -79,16 +87,15 @@ clean:
 		.ruff_cache
 
 # The package with what it needs, installed again only when its declaration changes.
-$(VENV)/.package: pyproject.toml $(CONSTRAINTS)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) torch
-	$(PIP) --editable .
-	touch $@
+$(VENV)/.package: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(call SAYING,Installing torch (this can take minutes),$(PIP) torch)
+	$(call SAYING,Installing dataporter,$(PIP) --editable .)
+	@touch $@
 
-$(VENV)/.cli: $(VENV)/.package
-	$(PIP) --editable ".[cli]"
-	touch $@
+$(BIN)/python:
+	$(call SAYING,Making a virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
 
-$(VENV)/.dev: $(VENV)/.package
-	$(PIP) --editable ".[dev]"
-	touch $@
+# Each extra beside the package: for the command line, for the site, for tests.
+$(VENV)/.cli $(VENV)/.docs $(VENV)/.dev: $(VENV)/.%: $(VENV)/.package
+	$(call SAYING,Installing the packages of the $* extra,$(PIP) --editable ".[$*]")
+	@touch $@

@@ -41,6 +41,25 @@ def release_check() -> Any:
     return module
 
 
+# Commands
+
+
+@pytest.mark.parametrize(
+    ("target", "extra"), [("demo", "cli"), ("docs", "docs"), ("lint", "dev"), ("tests", "dev")]
+)
+def test_a_command_installs_one_extra_and_says_so(target, extra, tmp_path):
+    answer = subprocess.run(
+        ["make", "--dry-run", f"VENV={tmp_path}", target],  # noqa: S607  the one in PATH
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.findall(r'--editable "\.\[(\w+)\]"', answer.stdout) == [extra]
+    for said in ("Making a virtual environment", "Installing torch", f"the {extra} extra"):
+        assert f'echo "{said}' in answer.stdout or f"{said} ..." in answer.stdout
+
+
 # Workflows
 
 
