@@ -73,7 +73,7 @@ class Notebook:
             elif message["msg_type"] == "error":
                 errors.append(f"{content['ename']}: {content['evalue']}")
 
-        self._client.execute_interactive(cell, timeout=90, output_hook=hear)
+        self._client.execute_interactive(cell, timeout=120, output_hook=hear)
         return Shown(printed, result, "".join(errors))
 
     def value(self, expression: str) -> Any:
@@ -95,7 +95,7 @@ def kernel() -> Iterator[Notebook]:
         client = manager.client()
         client.start_channels()
         try:
-            client.wait_for_ready(timeout=60)
+            client.wait_for_ready(timeout=120)
             yield Notebook(manager, client)
         finally:
             client.stop_channels()

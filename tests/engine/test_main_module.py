@@ -72,7 +72,7 @@ def printed(*arguments: str, stdin: str = "") -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
