@@ -8,6 +8,6 @@ def test_the_training_data_resumes():
     assert_resumes_exactly(make_loader)
 """
 
-from dataporter.tools.verify import Cause, Check, Report, assert_resumes_exactly, verify
+from dataporter.tools.verify import Cause, Check, Present, Report, assert_resumes_exactly, verify
 
-__all__ = ["Cause", "Check", "Report", "assert_resumes_exactly", "verify"]
+__all__ = ["Cause", "Check", "Present", "Report", "assert_resumes_exactly", "verify"]

@@ -18,24 +18,20 @@ from time import monotonic, perf_counter
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
 from dataporter import __version__
 from dataporter.arguments import check_int, check_number
 from dataporter.errors import FactoryError
-from dataporter.law.orders import WeightedOrder
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.samplers import ResumableSampler
 from dataporter.sources.lanes import is_iterable
 from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
+from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.sandbox.loaders import make_loader as made_by
+from dataporter.tools.sandbox.rebuilding import arguments_of
 
 _EQUAL = 0.05  # a difference within which two speeds are called equal
 _SHARE_OF_TIME = 0.8  # until the last turn; the rest is for workers that start and end
-_COPIED = (
-    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
-    *("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers", "in_order"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +79,7 @@ class Comparison:
 
 
 def bench(
-    make_loader: Callable[[], Any] | str,
+    make_loader: Factory | str,
     *,
     batches: int = 200,
     rounds: int = 5,
@@ -92,8 +88,9 @@ def bench(
 ) -> Comparison:
     """Compare loaders on the dataset and with the arguments of the factory's loader.
 
-    `make_loader` is a function, or "package.module:function". It is called in another process. A
-    turn delivers `batches` batches, or fewer when its share of `seconds` is over.
+    `make_loader` is a function, "package.module:function" or "path/to/file.py:function". It is
+    called in another process. A turn delivers `batches` batches, or fewer when its share of
+    `seconds` is over.
 
     >>> from torch.utils.data import DataLoader
     >>> found = bench(lambda: DataLoader(range(64), batch_size=4), batches=8, rounds=1)
@@ -127,7 +124,7 @@ class _Job:
     rounds: int
     deadline: float
 
-    def make(self, factory: Callable[[], Any]) -> tuple[DataLoader[Any], None]:
+    def make(self, factory: Factory) -> tuple[DataLoader[Any], None]:
         """Make the user's loader."""
         return made_by(factory, {})[0], None
 
@@ -190,34 +187,6 @@ def _contender(name: str, loader: DataLoader[Any]) -> DataLoader[Any]:
     if isinstance(loader, ResumableDataLoader):
         return loader
     return ResumableDataLoader(loader.dataset, **arguments_of(loader))
-
-
-def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Arguments that make a torch DataLoader like this one over the same dataset.
-
-    >>> arguments_of(DataLoader(range(8), batch_size=4, shuffle=True))["shuffle"]
-    True
-    """
-    copied = {name: getattr(loader, name) for name in _COPIED}
-    if loader.batch_size is None and loader.batch_sampler is not None:
-        return copied | {"batch_sampler": loader.batch_sampler}
-    copied |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    return copied if is_iterable(loader.dataset) else copied | _order_of(loader)
-
-
-def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """`shuffle` where that is enough, else the sampler itself."""
-    sampler: Any = loader.sampler
-    if isinstance(sampler, ResumableSampler):
-        if sampler.topology.world_size == 1 and not isinstance(sampler.order, WeightedOrder):
-            return {"shuffle": sampler.shuffle}
-    elif type(sampler) is SequentialSampler:
-        return {"shuffle": False}
-    elif type(sampler) is RandomSampler:
-        is_whole = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-        if is_whole and sampler.generator is loader.generator:
-            return {"shuffle": True}
-    return {"sampler": sampler}
 
 
 def _passes(new_pass: Callable[[], Iterator[Any]]) -> Generator[Any, None, None]:

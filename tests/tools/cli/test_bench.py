@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from watching import until
 
 from dataporter import ResumableDataLoader
-from dataporter.tools.bench import Comparison, arguments_of
+from dataporter.tools.bench import Comparison
 from dataporter.tools.cli.main import run as run_command
 
 LOADERS = Path(__file__).parent

@@ -34,7 +34,7 @@ def bench(
 
     import_from_here()
     console = make_console(quiet=as_json)
-    with waiting(console, "measuring ..."):
+    with waiting(console, "measuring"):
         found = compared(
             factory,
             batches=batches,

@@ -122,7 +122,7 @@ def _figures(wanted: Wanted, run: PlannedRun, as_json: bool) -> PlanFigures:
 
     opened, reads = open_dataset(wanted)
     check_schemas(opened.index, reads)
-    with waiting(make_console(quiet=as_json), "planning ..."):
+    with waiting(make_console(quiet=as_json), "planning"):
         return figures_of(opened.index, reads, run)
 
 

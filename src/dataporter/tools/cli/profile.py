@@ -53,7 +53,7 @@ def profile(
     def show(words: str) -> None:
         console.print(Text(words))
 
-    with waiting(console, "measuring ..."):
+    with waiting(console, "measuring"):
         found = profiled(
             factory,
             batches=batches,

@@ -55,7 +55,7 @@ def show(
     wanted = Wanted(state=saved, back=back, epoch=epoch, position=position, rank=rank)
     import_from_here()
     console = make_console(quiet=as_json)
-    with waiting(console, "fetching the batch ..."):
+    with waiting(console, "fetching the batch"):
         found = shown(factory, wanted, seconds=seconds, shows_output=bool(context.obj))
     if as_json:
         typer.echo(json.dumps(as_dict(found), indent=2))

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import io
 import sys
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.text import Text
@@ -19,11 +20,14 @@ def make_console(*, quiet: bool = False, stderr: bool = False) -> Console:
     return Console(highlight=False, soft_wrap=True, quiet=quiet, stderr=stderr)
 
 
-def waiting(console: Console, words: str) -> contextlib.AbstractContextManager[object]:
-    """Show that something is going on, if the output is a terminal."""
+@contextlib.contextmanager
+def waiting(console: Console, words: str) -> Iterator[Callable[[str], None]]:
+    """Show that something is going on, if the output is a terminal; yield a way to say more."""
     if console.quiet or not console.is_terminal:
-        return contextlib.nullcontext()
-    return console.status(words)
+        yield lambda _: None
+        return
+    with console.status(f"{words} ...") as status:
+        yield lambda more: status.update(f"{words}: {more} ...")
 
 
 def say(console: Console, words: str, style: str = "") -> None:

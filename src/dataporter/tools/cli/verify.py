@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,7 @@ from dataporter.tools.cli.factories import Factory, import_from_here
 from dataporter.tools.cli.terminal import make_console, waiting
 
 if TYPE_CHECKING:
-    from dataporter.tools.verify import Check, Report
+    from dataporter.tools.verify import Check, Present, Report
 
 _STYLES = {"exact": "green", "differs": "bold red", "skipped": "dim", "not run": "yellow"}
 
@@ -53,7 +54,7 @@ def verify(
     import_from_here()
     console = make_console(quiet=as_json)
     progress = _Progress(console)
-    with waiting(console, "interrupting and resuming ..."):
+    with waiting(console, "interrupting and resuming") as say:
         report = verified(
             factory,
             batches=batches,
@@ -66,6 +67,7 @@ def verify(
             fail_fast=fail_fast,
             on_start=progress.begin,
             on_check=progress.note,
+            on_progress=lambda done, of: say(f"{done} of {of} checks"),
             shows_output=bool(context.obj),
         )
     if as_json:
@@ -80,14 +82,18 @@ class _Progress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._differing = 0
+        self._explained = 0  # differences
 
-    def begin(self, report: Report) -> None:
-        self._console.print(Text(report.heading()))
+    def begin(self, report: Report | Present) -> None:
+        from dataporter.tools.verify import Report
+
+        is_second = isinstance(report, Report) and report.present is not None
+        self._console.print(Text(f"\n{report.heading()}" if is_second else report.heading()))
+        # Of our loader, further differences are much the same as the first.
+        self._explained = 1 if isinstance(report, Report) else sys.maxsize
 
     def note(self, check: Check) -> None:
         differs = check.outcome == "differs"
-        self._differing += differs
-        # Further differences are much the same as the first.
-        words = check.text(with_words=not differs or self._differing <= 1)
+        words = check.text(with_words=not differs or self._explained > 0)
+        self._explained -= differs
         self._console.print(Text(words, style=_STYLES[check.outcome]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.tools.profile.slow_samples import Slow, slow_samples
 from dataporter.tools.profile.subject import Subject, make_subject
 from dataporter.tools.sandbox import Problem
+from dataporter.tools.sandbox.factories import Factory
 from dataporter.utils.dataloader import timed_steps
 
 _SHARE_OF_RUN = 0.9  # of the time, if samples are fetched again after it
@@ -60,7 +60,7 @@ class Measurement:
     deadline: float  # on the monotonic clock, which all processes of a machine share
     step_seconds: float
 
-    def make(self, factory: Callable[[], Any]) -> tuple[DataLoader[Any], Subject]:
+    def make(self, factory: Factory) -> tuple[DataLoader[Any], Subject]:
         """Make the loader with these options."""
         return make_subject(factory, self.options)
 

@@ -16,6 +16,7 @@ from dataporter.tools.profile.report import Profile
 from dataporter.tools.profile.tuning import RefusedError, Trial, search
 from dataporter.tools.profile.verdict import judge
 from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
+from dataporter.tools.sandbox.factories import Factory
 
 _USED = 0.9  # share of the time that is left; the rest is for starting and ending
 _SHARE_WITH_TUNING = 0.25  # of the seconds for the first measurement
@@ -25,7 +26,7 @@ _LONGEST_STEP = 3.6e6  # milliseconds
 
 
 def profile(
-    make_loader: Callable[[], Any] | str,
+    make_loader: Factory | str,
     *,
     batches: int = 200,
     seconds: float = 60,
@@ -37,12 +38,12 @@ def profile(
 ) -> Profile:
     """Measure where a loader's time goes, beside steps of `step_ms` milliseconds.
 
-    `make_loader` makes a new loader at each call: a function without arguments, or
-    "package.module:function". It is called in another process. Up to `batches` batches are taken,
-    in at most `seconds`. A step sleeps, as a process does while its device computes. With `tune`,
-    other settings are tried in the time that is left. `on_profile` is called with the profile
-    before that, `on_trial` with each trial. Prints of the user's code are dropped, unless
-    `shows_output`.
+    `make_loader` makes a new loader at each call: a function without arguments,
+    "package.module:function", or "path/to/file.py:function". It is called in another process. Up to
+    `batches` batches are taken, in at most `seconds`. A step sleeps, as a process does while its
+    device computes. With `tune`, other settings are tried in the time that is left. `on_profile` is
+    called with the profile before that, `on_trial` with each trial. Prints of the user's code are
+    dropped, unless `shows_output`.
 
     >>> from dataporter import ResumableDataLoader
     >>> def make_loader():

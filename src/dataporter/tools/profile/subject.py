@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from dataporter.fetch.vectorised import gather_for
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable
+from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.sandbox.loaders import make_loader
 
 
@@ -56,9 +57,7 @@ class Subject:
         return ", ".join(part for part in parts if part)
 
 
-def make_subject(
-    factory: Callable[[], Any], changes: Mapping[str, Any]
-) -> tuple[DataLoader[Any], Subject]:
+def make_subject(factory: Factory, changes: Mapping[str, Any]) -> tuple[DataLoader[Any], Subject]:
     """Make the user's loader with some options changed, and describe it."""
     loader, given = make_loader(factory, changes)
     return loader, _subject(loader, {**(given or {}), **changes})

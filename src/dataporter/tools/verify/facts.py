@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dataporter.errors import FactoryError
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable, is_stateful
+from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.sandbox.loaders import make_loader
+from dataporter.tools.sandbox.rebuilding import rebuilt_as_ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class LoaderFacts:
     has_collate_fn: bool
     has_worker_init_fn: bool
     has_randomness: bool
+    is_rebuilt: bool  # from a loader that is not ours
 
     def __str__(self) -> str:
         size = "single samples" if self.batch_size is None else f"batches of {self.batch_size}"
@@ -70,25 +72,19 @@ class LoaderFacts:
 
 
 def make_verifiable(
-    factory: Callable[[], Any], changes: Mapping[str, Any]
+    factory: Factory, changes: Mapping[str, Any]
 ) -> tuple[ResumableDataLoader[Any], LoaderFacts]:
-    """Make the user's loader with some options changed; raise if it is not one of ours."""
+    """Make the user's loader with some options changed; one that is not ours is rebuilt as ours."""
     loader, given = make_loader(factory, changes)
     if not isinstance(loader, ResumableDataLoader) or given is None:
-        kind = f"{type(loader).__module__}.{type(loader).__qualname__}"
-        remedy = (
-            "Use a dataporter.stateful_dataloader.StatefulDataLoader, which takes the same "
-            "arguments."
-            if hasattr(loader, "load_state_dict")
-            else "It has no state to resume from. Use a dataporter.ResumableDataLoader, which "
-            "takes the same arguments."
-        )
-        msg = f"the factory returned a {kind}, which is not a loader of dataporter. {remedy}"
-        raise FactoryError(msg)
+        rebuilt, given = rebuilt_as_ours(loader, changes)
+        return rebuilt, _facts(rebuilt, given, is_rebuilt=True)
     return loader, _facts(loader, given)
 
 
-def _facts(loader: ResumableDataLoader[Any], given: Mapping[str, Any]) -> LoaderFacts:
+def _facts(
+    loader: ResumableDataLoader[Any], given: Mapping[str, Any], *, is_rebuilt: bool = False
+) -> LoaderFacts:
     iterable = is_iterable(loader.dataset)
     sampler = loader.sampler
     has_our_sampler = isinstance(sampler, ResumableSampler)
@@ -113,6 +109,7 @@ def _facts(loader: ResumableDataLoader[Any], given: Mapping[str, Any]) -> Loader
         has_collate_fn=given["collate_fn"] is not None or given["converter"] is not None,
         has_worker_init_fn=given["worker_init_fn"] is not None,
         has_randomness=given["randomness"],
+        is_rebuilt=is_rebuilt,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -10,6 +10,11 @@ from dataporter.notebook_html import paragraphs, table
 from dataporter.tools.wrapping import wrapped
 
 _SHOWN_DIFFERENCES = 2  # the others are much the same
+
+_SWITCH = (
+    "What to do: replace the class by dataporter.ResumableDataLoader, which takes the same "
+    "arguments, and keep its state_dict() in your checkpoints."
+)
 
 Outcome: TypeAlias = Literal["exact", "differs", "skipped", "not run"]
 
@@ -43,19 +48,51 @@ class Cause:
     evidence: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """The findings on a loader of torch or another library, as it is."""
+
+    loader: str
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def is_exact(self) -> bool:
+        """True if nothing would be lost."""
+        return not self.losses
+
+    @property
+    def losses(self) -> list[Check]:
+        """The checks that found a loss."""
+        return [check for check in self.checks if check.outcome == "differs"]
+
+    def heading(self) -> str:
+        """Describe the loader."""
+        return "\n".join((wrapped(self.loader), "As it is, interrupted and started again:"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
-    """The findings of a verification; `str(report)` is meant to be read."""
+    """The findings of a verification; `str(report)` is meant to be read.
+
+    For a loader of torch or another library, `present` has the findings on the loader as it is, and
+    `checks` those on a `ResumableDataLoader` with the same arguments.
+    """
 
     loader: str
     reference: str
     checks: tuple[Check, ...]
     cause: Cause | None = None
     seconds: float = 0.0
+    present: Present | None = None
 
     @property
     def is_exact(self) -> bool:
-        """True if nothing differed."""
+        """True if nothing differed, and the loader as it is would lose nothing."""
+        return self.would_be_exact and (self.present is None or self.present.is_exact)
+
+    @property
+    def would_be_exact(self) -> bool:
+        """True if nothing differed with our loader."""
         return not self._with("differs")
 
     def _with(self, outcome: Outcome) -> list[Check]:
@@ -65,11 +102,16 @@ class Report:
         """Return the report as builtins, for JSON."""
         found = asdict(self)
         found["checks"] = list(found["checks"])
-        return {"exact": self.is_exact, **found}
+        if self.present is not None:
+            found["present"]["checks"] = list(found["present"]["checks"])
+        return {"exact": self.is_exact, "would_be_exact": self.would_be_exact, **found}
 
     def heading(self) -> str:
         """Describe the loader and the uninterrupted run."""
-        return "\n".join(wrapped(line) for line in (self.loader, self.reference))
+        lines = [self.loader, self.reference]
+        if self.present is not None:
+            lines[0] = f"With dataporter and the same arguments: {self.loader}"
+        return "\n".join(map(wrapped, lines))
 
     def verdict(self) -> str:
         """Return the outcome, and the likely cause of a difference."""
@@ -79,10 +121,18 @@ class Report:
         differing, unrun = len(self._with("differs")), len(self._with("not run"))
         tried = len(self._with("exact")) + differing
         rest = f" {unrun} more {'was' if unrun == 1 else 'were'} not run." if unrun else ""
-        if self.is_exact:
-            yield wrapped(f"EXACT: all {tried} checks, bit by bit.{rest}")
+        with_ours = ""
+        if self.present is not None:
+            lost, all_of_it = len(self.present.losses), len(self.present.checks)
+            outcome = f"NOT EXACT: {lost} of {all_of_it} checks differ" if lost else "EXACT"
+            yield wrapped(f"As it is, {outcome}.")
+            with_ours = "With dataporter, "
+        if self.would_be_exact:
+            yield wrapped(f"{with_ours}EXACT: all {tried} checks, bit by bit.{rest}")
+            if self.present is not None and not self.present.is_exact:
+                yield wrapped(_SWITCH)
             return
-        yield wrapped(f"NOT EXACT: {differing} of {tried} checks differ.{rest}")
+        yield wrapped(f"{with_ours}NOT EXACT: {differing} of {tried} checks differ.{rest}")
         if self.cause is not None:
             yield ""
             yield wrapped(f"Likely cause: {self.cause.words}")
@@ -99,16 +149,28 @@ class Report:
         ]
 
     def __str__(self) -> str:
-        return "\n".join([self.heading(), *self.lines(), "", self.verdict()])
+        before = []
+        if self.present is not None:
+            lines = [check.text() for check in self.present.checks]
+            before = [self.present.heading(), *lines, ""]
+        return "\n".join([*before, self.heading(), *self.lines(), "", self.verdict()])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = [(each.outcome, each.name, each.batches or "", each.words) for each in self.checks]
+        before = []
+        if self.present is not None:
+            before = [paragraphs(self.present.heading()), _html_of(self.present.checks)]
         return "\n".join(
             [
-                paragraphs(self.loader, self.reference),
-                table(rows, columns=["outcome", "check", "batches", ""]),
+                *before,
+                paragraphs(self.heading()),
+                _html_of(self.checks),
                 paragraphs(*self._verdict()),
             ]
         )
+
+
+def _html_of(checks: Sequence[Check]) -> str:
+    rows = [(each.outcome, each.name, each.batches or "", each.words) for each in checks]
+    return table(rows, columns=["outcome", "check", "batches", ""])

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from dataporter.law import Plan, Tail
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler
 from dataporter.tools.sandbox import USUAL, Conditions, Problem, Sandbox
+from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.verify.batch_contents import Contents, contents_of
 from dataporter.tools.verify.facts import LoaderFacts, make_verifiable
 from dataporter.tools.verify.object_changes import Change, changes, keep, look
@@ -64,7 +65,7 @@ class Run:
     kills: tuple[int, ...] = ()  # kill a worker after so many batches
     worker: tuple[int, int] | None = None  # tell the dataset that it is in worker i of n
 
-    def make(self, factory: Callable[[], Any]) -> tuple[ResumableDataLoader[Any], LoaderFacts]:
+    def make(self, factory: Factory) -> tuple[ResumableDataLoader[Any], LoaderFacts]:
         """Make the loader with this run's options."""
         options = {"in_order": True, **self.options, **(_BY_SAMPLE if self.by_sample else {})}
         return make_verifiable(factory, options)

@@ -13,11 +13,13 @@ from dataporter.arguments import check_int, check_number
 from dataporter.errors import FactoryError, NotExactError
 from dataporter.tools.sandbox import USUAL, Conditions, ProcessEndedError, Sandbox, TimeUpError
 from dataporter.tools.sandbox.conditions import why_clock_must_run
+from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.verify.causes import cause_of_problem, find_cause
 from dataporter.tools.verify.comparison import Samples, samples_of
 from dataporter.tools.verify.interruptions import Interruption, ResumeValues, plan_interruptions
+from dataporter.tools.verify.losses import describe, find_losses
 from dataporter.tools.verify.reference import run_uninterrupted
-from dataporter.tools.verify.report import Cause, Check, Report
+from dataporter.tools.verify.report import Cause, Check, Present, Report
 from dataporter.tools.verify.runs import Run, RunResult, run_in
 from dataporter.tools.verify.trial import NotRunError, Trial
 
@@ -31,7 +33,7 @@ _SPARED = "the workers had ended before they could be killed"
 _NOTHING_LEFT = "no batch was left for it"
 
 
-def assert_resumes_exactly(make_loader: Callable[[], Any] | str, **options: Any) -> Report:
+def assert_resumes_exactly(make_loader: Factory | str, **options: Any) -> Report:
     """Raise `NotExactError`, an AssertionError, unless a loader resumes exactly.
 
     For tests. `options` are those of `verify`. The report is returned, or is the error's message.
@@ -51,7 +53,7 @@ def assert_resumes_exactly(make_loader: Callable[[], Any] | str, **options: Any)
 
 
 def verify(
-    make_loader: Callable[[], Any] | str,
+    make_loader: Factory | str,
     *,
     batches: int = 32,
     seconds: float = 120,
@@ -61,16 +63,23 @@ def verify(
     world_sizes: Sequence[int] | None = None,
     points: int = 3,
     fail_fast: bool = False,
-    on_start: Callable[[Report], None] | None = None,
+    on_start: Callable[[Report | Present], None] | None = None,
     on_check: Callable[[Check], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
     shows_output: bool = False,
 ) -> Report:
     """Interrupt a loader in many ways, and compare the rest with an uninterrupted run.
 
-    `make_loader` makes a new loader at each call: a function without arguments, or
-    "package.module:function". It is called in other processes only. Other worker counts, batch
-    sizes and numbers of ranks replace its own on their way into the constructor of
-    `ResumableDataLoader`. The report names checks that are impossible for this loader, and why.
+    `make_loader` makes a new loader at each call: a function without arguments,
+    "package.module:function", or "path/to/file.py:function". It is called in other processes only.
+    Other worker counts, batch sizes and numbers of ranks replace its own on their way into the
+    constructor of `ResumableDataLoader`. The report names checks that are impossible for this
+    loader, and why.
+
+    It may also make a DataModule, whose training loader counts, or a DataLoader of torch or
+    another library. Such a loader is interrupted as it is first, then it is built again as a
+    `ResumableDataLoader` with the same arguments, and verified. A DataModule or such a loader can
+    also be given itself.
 
     Environment variables, files and the machine are the same in all runs. If samples depend on
     these, verify does not notice.
@@ -78,8 +87,9 @@ def verify(
     The uninterrupted run has `batches` batches, at most two epochs. All runs together take at most
     about `seconds`; checks after that are not run. `points` of the interruptions are random, by
     `seed`. With `fail_fast`, the first difference ends the verification. `on_start` is called with
-    a description of the loader, `on_check` with each outcome at once. Prints of the user's code
-    are dropped, unless `shows_output`.
+    a description of the loader, `on_check` with each outcome at once, `on_progress` with the number
+    of checks that are done and of all. Prints of the user's code are dropped, unless
+    `shows_output`.
 
     Two kinds of checks need the `cli` extra: the run at another time, and the search for the clock
     as a cause. Without it, they are skipped.
@@ -97,13 +107,16 @@ def verify(
     sandbox = Sandbox(make_loader, Run, seconds=seconds, shows_output=shows_output, interpreters=2)
     with contextlib.closing(sandbox):
         verification = _Verification(sandbox, batches, seconds)
-        if on_start is not None:
-            on_start(verification.report())
-        checks = []
-        for planned in verification.plan(values, random.Random(seed)):
+        listeners = _Listeners(on_start, on_check, on_progress)
+        if verification.is_rebuilt:
+            verification.find_losses(values.workers, listeners)
+        listeners.start(verification.report())
+        checks: list[Check] = []
+        plan = verification.plan(values, random.Random(seed))
+        for planned in plan:
+            listeners.progress(len(checks), len(plan))
             checks.append(check := verification.check(planned))
-            if on_check is not None:
-                on_check(check)
+            listeners.check(check)
             if fail_fast and check.outcome == "differs":
                 break
     if not verification.has_compared:
@@ -123,6 +136,24 @@ def _checked(name: str, values: Sequence[int] | None, least: int) -> Sequence[in
     return values
 
 
+class _Listeners:
+    """Callbacks of whoever waits for the outcome, each of which may be missing."""
+
+    def __init__(
+        self,
+        start: Callable[[Report | Present], None] | None,
+        check: Callable[[Check], None] | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.start = start or _ignore
+        self.check = check or _ignore
+        self.progress = progress or _ignore
+
+
+def _ignore(*_: Any) -> None:
+    pass
+
+
 class _Verification:
     def __init__(self, sandbox: Sandbox, batches: int, seconds: float) -> None:
         self._sandbox = sandbox
@@ -130,7 +161,21 @@ class _Verification:
         self._known_samples: Samples | None = None
         self._cause: Cause | None = None
         self._checks_left = 0
+        self._present: Present | None = None
+        self._batches = batches
+        self.is_rebuilt = self._reference.facts.is_rebuilt
         self.has_compared = False  # a resume, or found a difference
+
+    def find_losses(self, workers: Sequence[int] | None, listeners: _Listeners) -> None:
+        """Interrupt the loader that was rebuilt, as it is."""
+        loader = describe(self._sandbox)
+        if loader is None:
+            return
+        self._present = Present(loader=str(loader))
+        listeners.start(self._present)
+        for check in find_losses(self._sandbox, loader, self._batches, workers):
+            self._present = replace(self._present, checks=(*self._present.checks, check))
+            listeners.check(check)
 
     def plan(self, values: ResumeValues, chance: random.Random) -> list[Interruption | Check]:
         """List the checks."""
@@ -223,5 +268,9 @@ class _Verification:
         """Return the report without its checks."""
         reference = self._reference
         return Report(
-            loader=str(reference.facts), reference=str(reference), checks=(), cause=self._cause
+            loader=str(reference.facts),
+            reference=str(reference),
+            checks=(),
+            cause=self._cause,
+            present=self._present,
         )
