@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 from terminals import COMMAND, in_terminal, marked
-from torch.utils.data import DataLoader, RandomSampler
 from watching import until
 
-from dataporter import ResumableDataLoader
 from dataporter.tools.bench import Comparison
 from dataporter.tools.cli.main import run as run_command
 
@@ -142,17 +140,6 @@ def test_the_verdict_is_one_sentence(ours, verdict):
         failed={},
     )
     assert comparison.verdict == f"{verdict} of the limit."
-
-
-def test_arguments_are_those_of_the_loader():
-    loader = DataLoader(range(8), 4, shuffle=True, drop_last=True, num_workers=2, prefetch_factor=3)
-    copied = arguments_of(loader)
-    assert (copied["batch_size"], copied["shuffle"], copied["drop_last"]) == (4, True, True)
-    assert (copied["num_workers"], copied["prefetch_factor"]) == (2, 3)
-    assert arguments_of(ResumableDataLoader(range(8), 4, shuffle=True))["shuffle"] is True
-    assert arguments_of(ResumableDataLoader(range(8), 4))["shuffle"] is False
-    some = RandomSampler(range(8), num_samples=4)
-    assert arguments_of(DataLoader(range(8), 4, sampler=some))["sampler"] is some
 
 
 def test_ctrl_c_leaves_no_process(tmp_path):

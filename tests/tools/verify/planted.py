@@ -119,6 +119,74 @@ class CountsBesides(Samples):
         return self.data[index]
 
 
+class CachedAugmentation(Samples):
+    """Keeps each sample as it was augmented the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = {}
+
+    def __getitem__(self, index):
+        if index not in self.cache:
+            self.cache[index] = self.data[index] + torch.rand(2)
+        return self.cache[index]
+
+
+class ListedAugmentation(CachedAugmentation):
+    """Has a place for each sample from the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [None] * LENGTH
+
+    def __getitem__(self, index):
+        if self.kept[index] is None:
+            self.kept[index] = self.data[index] + torch.rand(2)
+        return self.kept[index]
+
+
+@functools.lru_cache
+def augmented(index):
+    return index + random.random()
+
+
+class LruCached(Samples):
+    def __getitem__(self, index):
+        return self.data[index] + augmented(index)
+
+
+class LruCachedMethod(Samples):
+    @functools.lru_cache(maxsize=None)  # noqa: B019, UP033  as people write it
+    def __getitem__(self, index):
+        return self.data[index] + random.random()
+
+
+class LazyGenerator(Samples):
+    """Makes its generator when it is first needed, from the worker's seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = None
+
+    def __getitem__(self, index):
+        if self.rng is None:
+            info = get_worker_info()
+            self.rng = np.random.default_rng(0 if info is None else info.seed)
+        return self.data[index] + self.rng.normal()
+
+
+class WorkerSeed(Samples):
+    def __getitem__(self, index):
+        info = get_worker_info()
+        seed = 0 if info is None else info.seed
+        return self.data[index] + np.random.default_rng([seed, index]).normal()
+
+
+class NeedsWorkerSeed(Samples):
+    def __getitem__(self, index):
+        return self.data[index] + np.random.default_rng([get_worker_info().seed, index]).normal()
+
+
 class FallsOver(Samples):
     """Cannot be read twice in one process."""
 
@@ -286,6 +354,7 @@ def wrong(name: str):
     """Make the loader that is wrong in the way of that name."""
     others = {
         "collate": lambda: loader(Samples(), collate_fn=collate_by_worker, num_workers=2),
+        "needs worker": lambda: loader(NeedsWorkerSeed(), num_workers=2),
         "falls over": lambda: loader(FallsOver()),
         "late": lambda: loader(LateClock()),
         "half unreadable": lambda: loader(

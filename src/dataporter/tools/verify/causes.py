@@ -6,6 +6,7 @@ that the user's code does not survive gives no answer; the others are still made
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,10 +26,12 @@ from dataporter.tools.verify.experiments import (
     CAUSES,
     CHANGES,
     EXPERIMENTS,
+    FETCHED,
     INTERPRETERS,
     REMAINING,
     TWICE,
     VARIATIONS,
+    WORKERS,
     Experiment,
     Variation,
 )
@@ -87,16 +90,29 @@ class _Search:
         self._in_vain: list[str] = []  # outcomes of experiments that found nothing
 
     def cause(self) -> Cause:
+        if self._needs_worker():
+            return self._explain(WORKERS)
         for variation in VARIATIONS:
             if variation is INTERPRETERS and self._sandbox.why_not_importable:
+                continue
+            if variation is FETCHED and not self._facts.knows_indices:
                 continue
             if self._differs(variation):
                 return self._explain(variation)
         name, evidence, _ = next(each for each in REMAINING if each[2](self._facts))
         return _cause(name, evidence, dataset=self._facts.dataset)
 
+    def _needs_worker(self) -> bool:
+        """Tell whether the user's code fails outside of workers, and not in one."""
+        run = self._run({})
+        if run_in(self._sandbox, run)[1].problem is None:
+            return False
+        return run_in(self._sandbox, replace(run, worker=WORKERS.worker))[1].problem is None
+
     def _explain(self, variation: Variation) -> Cause:
         """Find the cause of a variation's difference."""
+        if variation is FETCHED:
+            return self._cache()
         for experiment in EXPERIMENTS:
             if self._succeeds(experiment, variation):
                 name = experiment.cause
@@ -118,7 +134,8 @@ class _Search:
         if experiment.varied not in (None, variation) or not experiment.applies(self._facts):
             return False
         if not experiment.held and not experiment.options:
-            return True
+            required = experiment.must_differ_too
+            return required is None or bool(self._differs(required))
         differs = self._differs(variation, experiment.held, experiment.options)
         if differs is not False:
             self._in_vain.append(_without_effect(experiment, differs))
@@ -128,6 +145,20 @@ class _Search:
         if confirmation is None or variation is TWICE:
             return True
         return self._differs(confirmation) is not False
+
+    def _cache(self) -> Cause:
+        """Name the object that keeps samples which were fetched before."""
+        expected = run_in(self._sandbox, self._run({}))[1]
+        # Of a container whose items changed, all of them are put back.
+        suspects = {re.sub(r"(\[[^\[]*\])+$", "", each.path): each for each in self._changed}
+        for path, change in list(suspects.items())[:_SUSPECTS]:
+            run = self._run({}, fetched_before=True, restores=path)
+            found = run_in(self._sandbox, run)[1]
+            if not runs_differ(expected.delivered, found.delivered):
+                name = "lru_cache" if change.kind == "lru_cache" else "augmented cache"
+                effect = "with that put back they are equal"
+                return _cause(name, FETCHED.evidence, f"{path} changed; {effect}", path=path)
+        return _cause("hidden cache", FETCHED.evidence, dataset=self._facts.dataset)
 
     def _culprit(self) -> tuple[Change, str]:
         """Find the object that makes the second time equal to the first if it is put back."""
@@ -171,8 +202,8 @@ class _Search:
         try:
             if variation.twice:
                 return self._differs_twice(run, first)
-            expected = self._result(run, first)
-            found = self._result(replace(run, worker=variation.worker), second)
+            expected = self._result(replace(run, worker=variation.first_worker), first)
+            found = self._second(variation, run, second)
         except _NoAnswerError:
             return None
         except (FactoryError, ProcessEndedError):
@@ -180,6 +211,15 @@ class _Search:
                 raise TimeUpError from None
             return None
         return runs_differ(expected.delivered, found.delivered)
+
+    def _second(self, variation: Variation, run: Run, conditions: Conditions) -> RunResult:
+        """Run the second of a variation's runs."""
+        before = variation.fetched_before
+        run = replace(run, worker=variation.worker, fetched_before=before, looks=before)
+        result = self._result(run, conditions)
+        if before:
+            self._changed = result.changed
+        return result
 
     def _differs_twice(self, run: Run, conditions: Conditions) -> bool:
         looks = conditions == USUAL and run == self._run({})

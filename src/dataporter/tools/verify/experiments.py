@@ -27,13 +27,21 @@ class Variation(NamedTuple):
 
     evidence: str  # if they are unequal
     conditions: Mapping[str, Any] = _NOTHING  # of the second run
-    worker: tuple[int, int] | None = None  # that the second run claims to be in
+    worker: tuple[int, int, int] | None = None  # number, count and seed, of the second run
+    first_worker: tuple[int, int, int] | None = None  # of the first
+    fetched_before: bool = False  # the second run has fetched the samples before
     twice: bool = False  # both runs in one process, one after the other
 
 
 TWICE = Variation("the same batches, delivered twice by one process, differ", twice=True)
 PROCESSES = Variation("the same batches differ from process to process")
-WORKERS = Variation("the same batches differ from worker to worker", worker=(1, 2))
+FETCHED = Variation(
+    "the same batches differ if their samples were fetched before, in another epoch",
+    fetched_before=True,
+)
+WORKERS = Variation("the same batches differ from worker to worker", worker=(1, 2, 11))
+WORKER_SEEDS = Variation("", worker=(0, 2, 12), first_worker=(0, 2, 11))
+WORKER_IDS = Variation("", worker=(1, 2, 11), first_worker=(0, 2, 11))
 INTERPRETERS = Variation(
     "the same batches differ from interpreter to interpreter", {"interpreter": 1, "copy": 1}
 )
@@ -42,13 +50,14 @@ ADDRESSES = Variation(
     "the same batches differ when objects have other addresses", {"addresses": "moved"}
 )
 # From the fewest things that may differ to the most.
-VARIATIONS = (TWICE, PROCESSES, WORKERS, INTERPRETERS, TIMES, ADDRESSES)
+VARIATIONS = (TWICE, PROCESSES, FETCHED, WORKERS, INTERPRETERS, TIMES, ADDRESSES)
 
 
 class Experiment(NamedTuple):
     """A variation with something held still, and the cause that follows if the runs are equal.
 
-    An experiment that holds nothing needs no run: its cause follows from the variation.
+    An experiment that holds nothing needs no such runs: its cause follows from the variation, and
+    from the one that must differ too.
     """
 
     cause: str  # in CAUSES
@@ -101,6 +110,18 @@ EXPERIMENTS = (
         options={"worker_init_fn": None},
         applies=lambda facts: facts.has_worker_init_fn,
     ),
+    Experiment(
+        "worker seed",
+        "two workers that differ in get_worker_info().seed alone make other batches",
+        varied=WORKERS,
+        must_differ_too=WORKER_SEEDS,
+    ),
+    Experiment(
+        "worker id",
+        "two workers that differ in get_worker_info().id alone make other batches",
+        varied=WORKERS,
+        must_differ_too=WORKER_IDS,
+    ),
     Experiment("workers", varied=WORKERS),
 )
 
@@ -109,6 +130,7 @@ CHANGES: tuple[tuple[str, Callable[[Change, LoaderFacts], bool]], ...] = (
     ("sampler", lambda change, _: change.path.startswith("sampler")),
     ("state", lambda _, facts: facts.has_state),
     ("generator", lambda change, _: change.kind == "generator"),
+    ("lru_cache", lambda change, _: change.kind == "lru_cache"),
     ("cache", lambda change, _: change.kind == "size"),
     ("call order", lambda change, _: change.kind == "number" and not change.path.endswith("]")),
     ("mutation", lambda _change, _facts: True),
@@ -139,6 +161,7 @@ _WHOLE_STATE = (
     "Let state_dict() return all that decides what comes next (position, buffers, generators), and "
     "load_state_dict() restore all of it."
 )
+_CACHE_WHAT_IS_READ = "Keep only data as it was read, and augment a copy of it each time."
 _INDEX_ALONE = "Compute each sample only from its index and dataporter.sample_rng()."
 
 CAUSES = {
@@ -185,6 +208,17 @@ CAUSES = {
         "the data depends on which worker fetches it ({where}).",
         "Do not use get_worker_info() to make samples or batches: any worker may fetch a batch.",
     ),
+    "worker seed": CauseText(
+        "the data depends on get_worker_info().seed ({where}).",
+        "Draw from dataporter.sample_rng(), or from the global generators of Python, NumPy or "
+        "torch, which dataporter seeds for each sample: any worker may fetch it.",
+        "workers",
+    ),
+    "worker id": CauseText(
+        "the data depends on get_worker_info().id: on which worker fetches it ({where}).",
+        "Do not use get_worker_info() to make samples or batches: any worker may fetch a batch.",
+        "workers",
+    ),
     "sampler": CauseText("the sampler depends on its earlier draws: {path}.", _SAMPLER_STATE),
     "state": CauseText("the state of {dataset} is incomplete: it lacks {path}.", _WHOLE_STATE),
     "generator": CauseText(
@@ -194,7 +228,23 @@ CAUSES = {
     ),
     "cache": CauseText(
         "samples depend on what the dataset keeps of earlier ones: {path}.",
-        "Keep only data as it was read, and augment a copy of it each time.",
+        _CACHE_WHAT_IS_READ,
+    ),
+    "lru_cache": CauseText(
+        "samples depend on what an lru_cache keeps of earlier ones: {path}.",
+        _CACHE_WHAT_IS_READ,
+        "cache",
+    ),
+    "augmented cache": CauseText(
+        "{path} keeps augmented samples: one that comes again has its old random numbers.",
+        _CACHE_WHAT_IS_READ,
+        "cache",
+    ),
+    "hidden cache": CauseText(
+        "something keeps augmented samples of {dataset}: one that comes again has its old random "
+        "numbers.",
+        _CACHE_WHAT_IS_READ,
+        "cache",
     ),
     "call order": CauseText("samples depend on earlier fetches through {path}.", _INDEX_ALONE),
     "mutation": CauseText(

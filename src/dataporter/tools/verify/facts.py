@@ -54,6 +54,11 @@ class LoaderFacts:
         return ", ".join(part for part in parts if part)
 
     @property
+    def knows_indices(self) -> bool:
+        """True if the samples of a batch are known before it is fetched."""
+        return self.follows_own_order and not self.has_lanes
+
+    @property
     def why_batches_are_fixed(self) -> str:
         """The reason why batches cannot have other sizes or be shared out; empty if they can."""
         if self.is_iterable:

@@ -12,6 +12,7 @@ from dataporter.tools.verify.report import Check
 
 _SOME_STEPS = 3  # between two interruptions
 _INLINE = {"num_workers": 0}
+_WORKER_SEED = 1_000_003  # unlike any that a dataset uses outside of workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,8 @@ class Leg:
     steps: int | None = None  # None: to the end of the comparison
     kills: tuple[int, ...] = ()  # kill a worker after so many batches
     twice: bool = False  # go back to its start, in the same process
-    worker: tuple[int, int] | None = None  # tell the dataset that it is in worker i of n
+    worker: tuple[int, int, int] | None = None  # announce worker i of n, with a seed
+    fetched_before: bool = False  # fetch the samples first, with other random numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,15 @@ def _in_one_process(facts: LoaderFacts, points: _Points) -> Iterator[Interruptio
         yield Interruption(
             name=f"{_after(point)}, all of it in the second of 2 workers",
             start=point,
-            legs=(Leg(options=_INLINE, worker=(1, 2)),),
+            legs=(Leg(options=_INLINE, worker=(1, 2, _WORKER_SEED)),),
+        )
+    # A cache of augmented samples shows only where a sample comes again, in another epoch.
+    if facts.knows_indices:
+        point = points.random()
+        yield Interruption(
+            name=f"{_after(point)}, with samples that were fetched before",
+            start=point,
+            legs=(Leg(options=_INLINE, steps=_SOME_STEPS, fetched_before=True),),
         )
 
 

@@ -139,8 +139,8 @@ def _order(one: Restarted, other: Restarted, half: int) -> Check:
     twice = len(set(before) & set(after))
     never = len(everything - set(before) - set(after))
     loss = (
-        f"{_OTHER_ORDER}: {_count(twice, 'sample')} of {len(everything):,} come twice in the epoch, "
-        f"{never:,} never"
+        f"{_OTHER_ORDER}: {_count(twice, 'sample')} of {len(everything):,} come twice in the "
+        f"epoch, {never:,} never"
     )
     return _check(name, loss)
 

@@ -26,7 +26,9 @@ _DEEPEST = 6
 _MOST_ITEMS = 1000  # of one container
 _MOST_BYTES = 2**28  # of arrays and tensors, all together
 
-Kind: TypeAlias = Literal["generator", "size", "number", "data"]
+Kind: TypeAlias = Literal["generator", "lru_cache", "size", "number", "data"]
+
+_LruCache = type(functools.lru_cache(len))
 
 
 class Seen(NamedTuple):
@@ -93,7 +95,9 @@ def _walked(roots: Mapping[str, Any]) -> _Walk:
 
 def _restore(owner: Any, step: str, value: Any, kept: Any) -> None:
     """Restore a value in place if it can be changed, else replace it in its owner."""
-    if isinstance(value, random.Random):
+    if isinstance(value, _LruCache):
+        value.cache_clear()  # it cannot be copied
+    elif isinstance(value, random.Random):
         value.setstate(kept)
     elif isinstance(value, np.random.Generator):
         value.bit_generator.state = kept
@@ -120,11 +124,13 @@ def changes(before: Mapping[str, Seen], after: Mapping[str, Seen]) -> list[Chang
         now = after.get(path)
         if now is None or now.digest == was.digest:
             continue
-        description = was.description
-        if was.kind in ("size", "number"):
+        # A generator may be made when it is first needed.
+        kind = now.kind if now.kind == "generator" else was.kind
+        description = now.description if kind == "generator" else was.description
+        if kind in ("lru_cache", "size", "number"):
             description += f" became {now.description.partition(' ')[2]}"
-        found.append(Change(path, was.kind, description))
-    order: list[Kind] = ["generator", "size", "number", "data"]
+        found.append(Change(path, kind, description))
+    order: list[Kind] = ["generator", "lru_cache", "size", "number", "data"]
     return sorted(found, key=lambda change: order.index(change.kind))
 
 
@@ -155,6 +161,10 @@ class _Walk:
                 self.seen[path] = Seen("data", digest(value), _name_of(type(value)))
         else:
             self._note_module(value)
+            if isinstance(value, _LruCache):
+                held = value.cache_info()
+                held_now = digest((held.currsize, held.misses))
+                self.seen[path] = Seen("lru_cache", held_now, f"size {held.currsize}")
             if isinstance(value, MutableMapping | MutableSequence | MutableSet):
                 self.seen[path] = Seen("size", digest(len(value)), f"size {len(value)}")
             for step, part in _parts(value):
@@ -162,7 +172,7 @@ class _Walk:
                 self.visit(path + step, part, depth - 1)
 
     def _note_module(self, value: Any) -> None:
-        owner = value if isinstance(value, FunctionType) else type(value)
+        owner = value if isinstance(value, FunctionType | _LruCache) else type(value)
         module = owner.__module__
         if module in sys.modules and is_users_module(module):
             self.modules.add(module)
@@ -194,8 +204,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, MethodType):
         yield "", value.__self__
         yield "", value.__func__
-    elif isinstance(value, FunctionType):
-        yield from _kept_by(value)
+    elif isinstance(value, FunctionType | _LruCache):
+        yield from _kept_by(value.__wrapped__ if isinstance(value, _LruCache) else value)
     elif not isinstance(value, type | ModuleType):
         own = {**getattr(value, "__dict__", {}), **_in_slots(value)}
         yield from ((f".{name}", part) for name, part in own.items())
@@ -216,8 +226,10 @@ def _in_slots(value: Any) -> dict[str, Any]:
     return found
 
 
-def _kept_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _kept_by(function: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a function keeps from call to call: closure, defaults, attributes."""
+    if not isinstance(function, FunctionType):
+        return
     names = function.__code__.co_freevars
     for name, cell in zip(names, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # nothing was assigned to it yet
@@ -227,9 +239,13 @@ def _kept_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _variables(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a module or class: neither functions nor classes nor modules."""
+    """Yield the variables of a module or class, and functions with an lru_cache.
+
+    Neither other functions nor classes nor modules.
+    """
     for name, value in list(vars(owner).items()):
-        if not name.startswith("__") and not callable(value) and not isinstance(value, ModuleType):
+        is_variable = not callable(value) and not isinstance(value, ModuleType)
+        if isinstance(value, _LruCache) or (is_variable and not name.startswith("__")):
             yield name, value
 
 

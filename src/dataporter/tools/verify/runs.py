@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
@@ -63,7 +64,8 @@ class Run:
     looks: bool = False  # record which objects change meanwhile
     restores: str | None = None  # the path of an object to put back before the second time
     kills: tuple[int, ...] = ()  # kill a worker after so many batches
-    worker: tuple[int, int] | None = None  # tell the dataset that it is in worker i of n
+    worker: tuple[int, int, int] | None = None  # announce worker i of n, with a seed
+    fetched_before: bool = False  # fetch the samples first, with other random numbers
 
     def make(self, factory: Factory) -> tuple[ResumableDataLoader[Any], LoaderFacts]:
         """Make the loader with this run's options."""
@@ -82,6 +84,7 @@ class _Delivery:
         self._run = run
         self._result = RunResult()
         self._deadline = monotonic() + run.seconds
+        self._restore: Callable[[], None] = lambda: None
         self._other_children = {child.pid for child in multiprocessing.active_children()}
 
     def result(self) -> RunResult:
@@ -110,13 +113,13 @@ class _Delivery:
         return roots
 
     def _deliver_once_or_twice(self, roots: dict[str, Any]) -> None:
-        restore = None if self._run.restores is None else keep(roots, self._run.restores)
+        if self._run.restores is not None:
+            self._restore = keep(roots, self._run.restores)
         start = self._loader.state_dict()
         self._deliver(self._run.batches)
         self._result.first = len(self._result.delivered)
         if self._run.twice:
-            if restore is not None:
-                restore()
+            self._restore()
             self._loader.load_state_dict(start)
             self._deliver(2 * self._result.first)
 
@@ -135,6 +138,8 @@ class _Delivery:
         with self._in_worker():
             batches = iter(self._loader)
             positions = self._positions()
+            if self._run.fetched_before:
+                positions = self._fetch_before(positions, most)
             self._kill_if_due()
             for batch in batches:
                 self._record(batch, next(positions, None))
@@ -144,15 +149,34 @@ class _Delivery:
                 if self._result.out_of_time or len(self._result.delivered) >= most:
                     break
 
+    def _fetch_before(
+        self, positions: Iterator[tuple[int, ...]], most: int
+    ) -> Iterator[tuple[int, ...]]:
+        """Fetch the samples of coming batches by another loader; return the positions again."""
+        coming = list(itertools.islice(positions, most - len(self._result.delivered)))
+        sampler: Any = self._loader.sampler
+        at = np.array([position for batch in coming for position in batch], dtype=np.int64)
+        indices = sampler.order.indices(self._loader.epoch, at).tolist()
+        for _ in ResumableDataLoader(
+            self._loader.dataset,
+            self._loader.batch_size,
+            sampler=indices,
+            collate_fn=_dropped,
+            seed=_OTHER_SEED,
+        ):
+            pass
+        self._restore()
+        return iter(coming)
+
     @contextlib.contextmanager
     def _in_worker(self) -> Iterator[None]:
         """Make the dataset believe that it is in a worker, if asked to."""
         if self._run.worker is None:
             yield
             return
-        worker, count = self._run.worker
+        worker, count, seed = self._run.worker
         dataset = self._loader.dataset
-        with announced(WorkerInfo(id=worker, num_workers=count, seed=0, dataset=dataset)):
+        with announced(WorkerInfo(id=worker, num_workers=count, seed=seed, dataset=dataset)):
             if self._loader.worker_init_fn is not None:
                 self._loader.worker_init_fn(worker)
             yield
@@ -200,6 +224,13 @@ class _Delivery:
                 os.kill(child.pid or 0, signal.SIGKILL)
                 self._result.killed += 1
                 return
+
+
+_OTHER_SEED = 2**31 + 11  # of random numbers that no run of the user's has
+
+
+def _dropped(_: Any) -> int:
+    return 0
 
 
 def _contents_by_sample(samples: list[Any]) -> bytes:

@@ -73,6 +73,7 @@ class Trial:
             kills=leg.kills,
             twice=leg.twice,
             worker=leg.worker,
+            fetched_before=leg.fetched_before,
         )
         if not self._planned.by_sample:
             return run
