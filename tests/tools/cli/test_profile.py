@@ -50,7 +50,7 @@ def refused(*arguments: object) -> str:
 def test_it_says_where_the_time_goes_and_writes_the_page_and_the_trace(tmp_path):
     page, trace = tmp_path / "page.html", tmp_path / "trace.json"
     options = ["--batches", 24, "--step-ms", 2, "--html", page, "--trace", trace]
-    result = run("profiled_loaders:slow", *options)
+    result = run("profiled_loaders.py:slow", *options)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert all(len(line) <= 80 for line in lines if str(tmp_path) not in line)
@@ -94,7 +94,9 @@ def test_tuning_ends_with_what_to_do():
     options = ["--batches", 6, "--step-ms", 3, "--seconds", 30, "--tune"]
     result = run("profiled_loaders:inline", *options)
     assert result.exit_code == 0, result.stderr
-    assert "batches/s  waiting  settings" in result.stdout
+    heading, now = result.stdout.partition("Tuning\n")[2].splitlines()[:2]
+    assert heading == "  batches/s  waiting  settings"
+    assert now.endswith("num_workers=0  (now)")
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     assert "\nBest: num_workers=" in result.stdout
 
@@ -110,7 +112,7 @@ def test_a_torch_loader_is_profiled_as_far_as_it_can_be_seen():
     [
         (["no_such_module:make"], "there is no module 'no_such_module'"),
         (["profiled_loaders:slaw"], "Did you mean 'slow'?"),
-        (["profiled_loaders.py:slow"], "For this file, that is profiled_loaders:slow."),
+        (["no_such_loaders.py:slow"], "There is no file no_such_loaders.py."),
         (["profiled_loaders"], "named as package.module:function"),
         (["profiled_loaders:number"], "cannot be called"),
         (["profiled_loaders:nothing"], "returned None, not a loader"),

@@ -15,7 +15,9 @@ from watching import environment, until
 
 from dataporter.tools import cli
 from dataporter.tools.cli.main import run
+from dataporter.tools.sandbox import Sandbox
 from dataporter.tools.sandbox.processes import fresh_interpreters
+from dataporter.tools.verify.runs import Run, run_in
 
 SHOP = """
 import os, sys, time
@@ -51,6 +53,19 @@ class Noisy(Photos):
         return {"image": torch.full((2, 2), float(index)) + self.rng.normal(), "label": index % 10}
 
 
+class Module:
+    def setup(self, stage):
+        self.data = {"fit": Photos()}[stage]
+
+    def train_dataloader(self):
+        return ResumableDataLoader(self.data, batch_size=8)
+
+
+class SeveralLoaders(Module):
+    def train_dataloader(self):
+        return {"photos": ResumableDataLoader(self.data, batch_size=8)}
+
+
 class Slow(Photos):
     def __getitem__(self, index):
         time.sleep(0.05)
@@ -70,13 +85,7 @@ def make_slow():
 
 
 def make_torchs():
-    return DataLoader(Photos())
-
-
-def make_torchdatas():
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    return StatefulDataLoader(Photos())
+    return DataLoader(Photos(), batch_size=8, shuffle=True)
 
 
 kept = make_loader()
@@ -193,9 +202,11 @@ def test_the_same_seed_tries_the_same_interruptions(shop, capsys):
 
 
 BAD = {
-    "shop.data:make_torchs": "torch.utils.data.dataloader.DataLoader.*ResumableDataLoader",
-    "shop.data:make_torchdatas": "torchdata.*dataporter.stateful_dataloader",
     "shop.data:make_kept": "had not made",
+    "shop.data:SeveralLoaders": (
+        r"train_dataloader\(\) of SeveralLoaders returned a builtins.dict, not a loader. Name a "
+        "function that returns one of its loaders"
+    ),
     "shop.data:make_nothing": "returned None, not a loader",
     "shop.data:make_trouble": "the factory failed: LookupError: no folder 'photos'",
     "shop.data:make_exit": "the factory failed: SystemExit: 3",
@@ -211,8 +222,10 @@ BAD = {
     "nowhere/data.py:make_loader": "There is no file nowhere/data.py",
     "shop.data:Photos.mak_loader": "has no 'Photos.mak_loader'. Did you mean 'Photos.make_loader'",
     "shop.data:number.nothing": "has no 'number.nothing'",
-    "shop.data": "package.module:function, found 'shop.data'",
+    "shop.data": r"package.module:function or path/to/file.py:function, found 'shop.data'",
     ":make_loader": "package.module:function",
+    "shop/data.py": "path/to/file.py:function, found 'shop/data.py'",
+    "shop/data.py:make_lodaer": "has no 'make_lodaer'. Did you mean 'make_loader'",
 }
 
 
@@ -228,42 +241,56 @@ def test_bad_input_ends_with_status_2_and_plain_words(factory, shop, capsys):
 PATHS = {
     "in a package here": "shop/data.py",
     "the package itself": "shop/__init__.py",
-    "by its whole path": "{folder}/shop/data.py",
-    "in a folder beside it": "tools/stock.py",
+    "beside the module that it imports": "{folder}/tools/train.py",
     "in a package elsewhere": "{folder}/elsewhere/store/goods/stock.py",
     "whose name cannot be imported": "tools/2nd-stock.py",
+    "with the name of a module that is imported already": "tools/random.py",
 }
 
 
 @pytest.mark.parametrize("where", PATHS)
-def test_the_name_that_is_advised_for_a_function_in_a_file_leads_to_it(
-    where, shop, capsys, monkeypatch
-):
+def test_a_function_is_named_by_the_path_of_its_file(where, shop, capsys):
     (shop / "shop" / "__init__.py").write_text("from shop.data import make_loader\n")
     goods = shop / "elsewhere" / "store" / "goods"
     goods.mkdir(parents=True)
     (shop / "tools").mkdir()
     for package in (goods.parent, goods):
         (package / "__init__.py").touch()
-    for file in (goods / "stock.py", shop / "tools" / "stock.py", shop / "tools" / "2nd-stock.py"):
-        file.write_text(SHOP)
+    (goods / "shelf.py").write_text(SHOP)
+    (goods / "stock.py").write_text("from .shelf import make_loader\n")
+    (shop / "tools" / "beside.py").write_text(SHOP)
+    for name in ("train.py", "2nd-stock.py", "random.py"):
+        (shop / "tools" / name).write_text("from beside import make_loader\n")
     path = PATHS[where].format(folder=shop)
-    advice = advised(capsys, f"{path}:make_loader")
-    if renamed := re.search("cannot import '(.+)': rename it, for example to '(.+)'", advice):
-        old, new = renamed.groups()
-        (shop / path).rename(shop / path.replace(old, new))
-        advice = advised(capsys, f"{path.replace(old, new)}:make_loader")
-    if folder := re.search("add (.+) to PYTHONPATH", advice):
-        monkeypatch.setattr(sys, "path", [folder[1], *sys.path])
-    name = re.search(r"(\S+:\S+)\.$", advice)[1]
-    assert verified(capsys, name, *QUICK)[::2] == (0, "")
+    factory = f"{path}:make_loader"
+    assert sandboxed(factory) == "Photos"
 
 
-def advised(capsys, factory):
-    """What is said of a factory that is named as a file is."""
-    status, out, err = verified(capsys, factory, *QUICK)
-    assert (status, out) == (2, "")
-    return flat(err)
+def sandboxed(factory):
+    """Make the loader of a factory in the sandbox; the name of its dataset."""
+    with contextlib.closing(Sandbox(factory, Run, seconds=60)) as sandbox:
+        facts, result = run_in(sandbox, Run(batches=1))
+    assert result.problem is None
+    return facts.dataset
+
+
+def test_a_data_module_is_verified_by_its_loader_for_training(shop, capsys):
+    status, out, err = verified(capsys, "shop/data.py:Module", *QUICK)
+    assert (status, err) == (0, "")
+    assert out.startswith("ResumableDataLoader over Photos, 64 samples, batches of 8, 0 workers")
+
+
+def test_a_torch_loader_is_shown_what_it_loses_and_what_would_change(shop, capsys):
+    status, out, err = verified(capsys, "shop.data:make_torchs", *QUICK)
+    assert (status, err) == (1, "")
+    before, after, verdict = out.split("\n\n")
+    assert before.startswith("torch's DataLoader over Photos, 64 samples, batches of 8, 0 workers")
+    assert before.count("  DIFFERS  ") == 4
+    assert after.startswith("With dataporter and the same arguments: ResumableDataLoader")
+    assert "DIFFERS" not in after
+    assert verdict.startswith("As it is, NOT EXACT: 4 of 4 checks differ.\nWith dataporter, EXACT")
+    assert "dataporter.ResumableDataLoader, which takes the same arguments" in flat(verdict)
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -379,6 +406,7 @@ def test_a_terminal_has_colours_and_whole_lines_and_ctrl_c_leaves_nothing_behind
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
     until(lambda: not marked(mark))
     assert b"\x1b[32m  exact" in shown
+    assert re.search(rb"interrupting and resuming: \d+ of \d+ checks", shown)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert max(len(line) for line in re.split(r"[\r\n]+", text)) <= 80
     assert text.rstrip().endswith("dataporter: interrupted.")

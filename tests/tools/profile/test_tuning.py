@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from invented import measured
 
 from dataporter.tools.profile.figures import figures_of
+from dataporter.tools.profile.report import trial_line
 from dataporter.tools.profile.tuning import RefusedError, search
 
 
@@ -37,9 +38,10 @@ class Model:
             raise RefusedError("the dataset draws from the global random generators")
         return self.figures(options["num_workers"], options.get("prefetch_factor", 2))[1]
 
-    def search(self, now=2, tries=1000):
+    def search(self, now=2, tries=1000, **listeners):
         subject, figures = self.figures(now)
-        return search(subject, figures, self.measure, time_left=lambda: self.left(tries))
+        left = {"time_left": lambda: self.left(tries)}
+        return search(subject, figures, self.measure, **left, **listeners)
 
     def left(self, tries):
         return 1 - len(self.asked) / tries if tries else 0.0
@@ -95,6 +97,30 @@ def test_one_trial_that_was_held_up_does_not_end_the_search():
         model.figures(0)[1] if options["num_workers"] == 2 else measure(options)
     )
     assert model.search(now=1).best.settings.num_workers == 4
+
+
+def test_the_present_settings_are_the_first_row_and_marked():
+    shown = []
+    Model(cost=70).search(now=1, on_trial=shown.append)
+    assert [trial.is_now for trial in shown] == [True] + [False] * (len(shown) - 1)
+    assert trial_line(shown[0]).endswith("num_workers=1, prefetch_factor=2  (now)")
+    assert "(now)" not in trial_line(shown[1])
+
+
+def test_measurements_are_counted_up_to_the_most_that_there_may_be():
+    noted = []
+    model = Model(cost=300, cpu=0.05)
+    model.search(now=1, on_progress=lambda done, most: noted.append((done, most)))
+    assert [done for done, _ in noted] == list(range(len(model.asked)))
+    assert {most for _, most in noted} == {20}
+    assert len(model.asked) <= 20
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8])
+def test_two_other_numbers_of_workers_are_tried_in_however_little_time(cores):
+    model = Model(cost=300, cores=cores)
+    model.search(now=0, tries=2)
+    assert [options["num_workers"] for options in model.asked] == [1, 2]
 
 
 def test_time_is_kept_for_measuring_again():

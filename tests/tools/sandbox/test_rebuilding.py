@@ -20,17 +20,18 @@ def test_arguments_are_those_of_the_loader():
     assert arguments_of(DataLoader(range(8), 4, sampler=some))["sampler"] is some
 
 
-@pytest.mark.parametrize(
-    "loader",
-    [
-        DataLoader(range(8), 4, shuffle=True, generator=torch.Generator()),
-        DataLoader(range(8), 4, sampler=RandomSampler(range(8), generator=torch.Generator())),
-        StatefulDataLoader(range(8), 4, shuffle=True),
-    ],
-    ids=["shuffle=True", "a sampler with a generator", "torchdata's"],
-)
-def test_a_shuffle_of_all_samples_becomes_our_own(loader):
-    ours, options = rebuilt_as_ours(loader, {"num_workers": 0})
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # by torchdata
+@pytest.mark.parametrize("kind", ["shuffle=True", "a sampler with a generator", "torchdata's"])
+def test_a_shuffle_of_all_samples_becomes_our_own(kind):
+    own = torch.Generator()
+    loaders = {
+        "shuffle=True": lambda: DataLoader(range(8), 4, shuffle=True, generator=own),
+        "a sampler with a generator": lambda: DataLoader(
+            range(8), 4, sampler=RandomSampler(range(8), generator=own)
+        ),
+        "torchdata's": lambda: StatefulDataLoader(range(8), 4, shuffle=True),
+    }
+    ours, options = rebuilt_as_ours(loaders[kind](), {"num_workers": 0})
     assert (options["shuffle"], options["sampler"], options["collate_fn"]) == (True, None, None)
     assert sorted(torch.cat(list(ours)).tolist()) == list(range(8))
 

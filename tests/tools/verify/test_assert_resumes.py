@@ -25,6 +25,16 @@ def test_it_returns_the_report_of_a_loader_that_does():
     assert max(map(len, str(report).splitlines())) <= 80
 
 
+def test_checks_are_counted_before_each_of_them():
+    noted = []
+    report = verify(
+        planted.make_clean("tensors"),
+        **QUICK,
+        on_progress=lambda done, of: noted.append((done, of)),
+    )
+    assert noted == [(done, len(report.checks)) for done in range(len(report.checks))]
+
+
 def test_the_failure_of_one_that_does_not_is_an_assertion_that_reads_well():
     with pytest.raises(AssertionError) as failed:
         assert_resumes_exactly(planted.make_wrong("OwnGenerator"), **QUICK)
@@ -69,7 +79,7 @@ def test_impossible_options_are_refused_before_anything_runs(options, error, wor
     [
         (7, "cannot be called: its type is int"),
         (lambda: None, "returned None"),
-        (lambda: torch.utils.data.DataLoader([1]), "Use a dataporter.ResumableDataLoader"),
+        (lambda: torch.utils.data.DataLoader([1]), "delivered a single batch"),
         (lambda path: None, "must work without arguments, but it requires 'path'"),
         ("nowhere:make_loader", "no module 'nowhere'"),
     ],
@@ -98,8 +108,8 @@ def test_what_there_is_no_time_for_is_not_run_and_the_rest_counts(hurry):
     report = verify(planted.make_clean("tensors"), on_check=hurry_after_a_resume, **QUICK)
     assert report.is_exact
     outcomes = [check.outcome for check in report.checks]
-    assert outcomes == ["exact"] * 3 + ["not run"] * 7
-    assert "EXACT: all 3 checks, bit by bit. 7 more were not run." in str(report)
+    assert outcomes == ["exact"] * 3 + ["not run"] * 8
+    assert "EXACT: all 3 checks, bit by bit. 8 more were not run." in str(report)
     assert {check.words for check in report.checks} == {"", "the time was up"}
 
 

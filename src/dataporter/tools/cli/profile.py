@@ -53,7 +53,7 @@ def profile(
     def show(words: str) -> None:
         console.print(Text(words))
 
-    with waiting(console, "measuring"):
+    with waiting(console, "measuring") as say:
         found = profiled(
             factory,
             batches=batches,
@@ -62,6 +62,7 @@ def profile(
             tune=tune,
             on_profile=lambda early: show(early.text() + (f"\n\n{TRIALS}" if tune else "")),
             on_trial=lambda trial: show(trial_line(trial)),
+            on_progress=lambda done, most: say(f"{done} of at most {most} trials"),
             shows_output=bool(context.obj),
         )
     if as_json:

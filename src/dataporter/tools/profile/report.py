@@ -247,7 +247,8 @@ def trial_line(trial: Trial) -> str:
     """Return a trial as a row under `TRIALS`."""
     if trial.refused:
         return wrapped(f"{trial.settings}: {trial.refused}", f"{'':11}refused  ", " " * 20)
-    return f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  {trial.settings}"
+    now = "  (now)" if trial.is_now else ""
+    return f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  {trial.settings}{now}"
 
 
 def _tuning_as_dict(tuning: Tuning) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def profile(
     tune: bool = False,
     on_profile: Callable[[Profile], None] | None = None,
     on_trial: Callable[[Trial], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
     shows_output: bool = False,
 ) -> Profile:
     """Measure where a loader's time goes, beside steps of `step_ms` milliseconds.
@@ -42,8 +43,9 @@ def profile(
     "package.module:function", or "path/to/file.py:function". It is called in another process. Up to
     `batches` batches are taken, in at most `seconds`. A step sleeps, as a process does while its
     device computes. With `tune`, other settings are tried in the time that is left. `on_profile` is
-    called with the profile before that, `on_trial` with each trial. Prints of the user's code are
-    dropped, unless `shows_output`.
+    called with the profile before that, `on_trial` with each trial, the present settings first,
+    and `on_progress` with the number of measurements that are done and the most that there may be.
+    Prints of the user's code are dropped, unless `shows_output`.
 
     >>> from dataporter import ResumableDataLoader
     >>> def make_loader():
@@ -77,6 +79,7 @@ def profile(
             runs.try_out,
             time_left=lambda: (sandbox.seconds_left - _LEAST_SECONDS) / seconds,
             on_trial=on_trial,
+            on_progress=on_progress,
         )
         return replace(found, tuning=tuning)
 

@@ -7,7 +7,7 @@ changes the data, except that an iterable has as many lanes as workers unless `l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
@@ -22,6 +22,7 @@ _PATIENCE = 2  # changes in a row without a gain, before the search stops
 _AGAIN = 2  # more measurements of the best settings and the present ones
 _KEPT_FOR_AGAIN = 0.3  # share of the time
 _DEEPER = (4, 8)  # prefetch factors
+_FEWEST_COUNTS = 2  # numbers of workers to try before time is kept for anything else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ class Trial:
     rates: tuple[float, ...] = ()  # batches in a second
     waits: tuple[float, ...] = ()  # share of the time
     refused: str = ""
+    is_now: bool = False  # the present settings
 
     @property
     def rate(self) -> float:
@@ -128,12 +130,15 @@ def search(
     *,
     time_left: Callable[[], float],
     on_trial: Callable[[Trial], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Tuning:
     """Try settings as long as there is time.
 
     `figures` belong to the present settings. `time_left` returns the share that is left of it.
+    `on_trial` is called with the present settings first. `on_progress` is called before each
+    measurement with the number that are done, and the most that there may be.
     """
-    searching = _Search(subject, figures, measure, time_left, on_trial)
+    searching = _Search(subject, figures, measure, time_left, on_trial, on_progress)
     searching.try_workers()
     searching.try_prefetching()
     searching.measure_again()
@@ -148,20 +153,27 @@ class _Search:
         measure: Measure,
         time_left: Callable[[], float],
         on_trial: Callable[[Trial], None] | None,
+        on_progress: Callable[[int, int], None] | None,
     ) -> None:
         self._subject = subject
         self._figures = figures
         self._measure = measure
         self._time_left = time_left
         self._on_trial = on_trial
+        self._on_progress = on_progress
         self._now = settings_of(subject)
         self._stopped = False
-        self._tried = {self._now: Trial(settings=self._now).with_figures(figures)}
+        now = Trial(settings=self._now, is_now=True).with_figures(figures)
+        self._tried = {self._now: now}
+        self._engines = ["processes"] if subject.has_lanes else ["processes", "threads"]
+        self._measured = 0
+        self._most = len(self._engines) * len(self._worker_counts()) + len(_DEEPER) + 2 * _AGAIN
+        if on_trial is not None:
+            on_trial(now)
 
     def try_workers(self) -> None:
         """Try more and more workers, as long as that helps."""
-        engines = ["processes"] if self._subject.has_lanes else ["processes", "threads"]
-        for engine in sorted(engines, key=lambda name: name != self._now.engine):
+        for engine in sorted(self._engines, key=lambda name: name != self._now.engine):
             reached, failed = 0.0, 0
             for count in self._worker_counts():
                 settings = Settings(
@@ -176,14 +188,16 @@ class _Search:
                     break
                 reached = max(reached, trial.rate)
 
-    def _worker_counts(self) -> Iterator[int]:
+    def _worker_counts(self) -> list[int]:
         most = most_workers(self._subject, self._figures)
+        if not self._subject.has_lanes:  # on one core, too, a second worker may fetch ahead
+            most = max(most, _FEWEST_COUNTS)
         counts = {min(workers_needed(self._figures), most), most}
         count = 1
         while count < most:
             counts.add(count)
             count *= 2
-        yield from sorted(counts)
+        return sorted(counts)
 
     def try_prefetching(self) -> None:
         """Try more batches ahead, unless there is hardly any waiting."""
@@ -203,9 +217,12 @@ class _Search:
     def _try(self, settings: Settings, *, again: bool = False) -> Trial | None:
         if settings in self._tried and not again:
             return self._tried[settings]
-        if self._time_left() <= (0.0 if again else _KEPT_FOR_AGAIN):
+        if self._time_left() <= (0.0 if again else self._kept()):
             self._stopped = self._stopped or not again
             return None
+        if self._on_progress is not None:
+            self._on_progress(self._measured, self._most)
+        self._measured += 1
         trial = self._tried.get(settings, Trial(settings=settings))
         try:
             trial = trial.with_figures(self._measure(settings.options()))
@@ -215,6 +232,11 @@ class _Search:
         if self._on_trial is not None and not again:
             self._on_trial(trial)
         return trial
+
+    def _kept(self) -> float:
+        """Return the share of the time that is kept for measuring again."""
+        counts = {settings.num_workers for settings in self._tried} - {self._now.num_workers}
+        return 0.0 if len(counts) < _FEWEST_COUNTS else _KEPT_FOR_AGAIN
 
     def _best(self) -> Trial:
         """Return the cheapest settings that are as fast as the fastest."""

@@ -83,9 +83,10 @@ class _Runs:
         if found.problem is not None:
             found.problem.fail("the loader failed")
         if len(found.times) < 2:  # noqa: PLR2004  one before an interruption, one after it
+            count = "a single batch" if found.times else "no batch"
             msg = (
-                f"the loader over {self.loader.dataset} delivered {len(found.times)} batches, so "
-                "there is no resume to compare. Give it more data, or smaller batches."
+                f"the loader over {self.loader.dataset} delivered {count}, so there is no resume "
+                "to compare. Give it more data, or smaller batches."
             )
             raise FactoryError(msg)
         return found
@@ -231,8 +232,8 @@ def _read_again(runs: _Runs, first: Restarted, order: Restarted | None, point: i
     name = f"the way to its state after {_count(point, 'batch', 'es')}"
     of = first if order is None else order
     rest: dict[str, Any] = {"batches": _MOST_INDICES, "passes": 1, "order": order is not None}
-    found = runs.run(state=of.states.get(point), **rest)
-    if found.problem is not None or found.fetched is None:
+    found = runs.run(state=of.states[point], **rest) if point in of.states else None
+    if found is None or found.problem is not None or found.fetched is None:
         reason = "the samples that are read on the way cannot be counted"
         return Check(name=name, outcome="not run", words=reason)
     size = runs.loader.batch_size or 1
