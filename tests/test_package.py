@@ -82,7 +82,7 @@ def test_the_surface_of_each_room_with_one_is_this():
             "WorkerFigures",
             "profile",
         ],
-        "testing": ["Cause", "Check", "Report", "assert_resumes_exactly", "verify"],
+        "testing": ["Cause", "Check", "Present", "Report", "assert_resumes_exactly", "verify"],
         "training": [
             "CheckpointManager",
             "CollatorRegistry",

@@ -22,7 +22,7 @@ TEN = "Started again after 5 batches of 10, it begins the epoch anew: 20 samples
 
 def found(factory, workers=None):
     """The checks of a loader as it is, by name: outcome and words."""
-    with contextlib.closing(Sandbox(factory, Restart, seconds=300)) as sandbox:
+    with contextlib.closing(Sandbox(factory, Restart, seconds=900)) as sandbox:
         loader = describe(sandbox)
         checks = list(find_losses(sandbox, loader, 8, workers))
     return {check.name: (check.outcome, check.words) for check in checks}

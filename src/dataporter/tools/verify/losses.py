@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from statistics import median
 from time import monotonic
 from typing import Any
 
@@ -65,6 +66,7 @@ class _Runs:
         self._seconds = sandbox.seconds_left * _SHARE / _RUNS
         self.loader = loader
         self.batches = batches
+        self.waits: list[float] = []  # seconds until the first batch after each resume
 
     def run(self, *, is_first: bool = False, **options: Any) -> Restarted:
         """Run it once. All but the first run are in a process that has imported it anew."""
@@ -216,6 +218,7 @@ def _resumed(
     rest = len(first.batches) - point
     resumed: dict[str, Any] = {"passes": 2, "num_workers": workers}
     found = runs.run(batches=rest, state=first.states[point], **resumed)
+    runs.waits += found.times[:1]
     loss = _difference(first, found, point, skipped=point)
     if loss is None or found.problem is not None:
         return _check(name, loss, batches=rest)
@@ -239,12 +242,18 @@ def _read_again(runs: _Runs, first: Restarted, order: Restarted | None, point: i
     size = runs.loader.batch_size or 1
     delivered = sum(map(len, found.indices)) or sum(_size(each, size) for each in found.batches)
     again = found.fetched - delivered
+    wait = ""
+    if runs.waits:
+        wait = (
+            f". The first batch came after {duration(median(runs.waits))}, at the start of the run "
+            f"after {duration(first.times[0])}"
+        )
     if again <= 0:
-        return _check(name, None, "no sample is read again")
+        return _check(name, None, f"no sample is read again{wait}")
     loss = f"{_count(again, 'sample')} are read again to get there"
     if order is None:
         loss += f", since {runs.loader.dataset} has no state; any loader has to"
-    return _check(name, loss)
+    return _check(name, loss + wait)
 
 
 def _size(batch: Contents, most: int) -> int:
