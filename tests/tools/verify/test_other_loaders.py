@@ -1,7 +1,9 @@
 """Loaders of torch and torchdata: their losses are measured, and ours is shown in comparison."""
 
 import contextlib
+import json
 import re
+from dataclasses import replace
 
 import planted_others
 import pytest
@@ -10,10 +12,10 @@ from lightning import LightningDataModule
 from planted import Samples
 from torch.utils.data import DataLoader
 
-from dataporter import NotExactError
+from dataporter import FactoryError, NotExactError
 from dataporter.tools.sandbox import Sandbox
 from dataporter.tools.sandbox.loaders import make_loader
-from dataporter.tools.verify import assert_resumes_exactly
+from dataporter.tools.verify import Check, Present, Report, assert_resumes_exactly
 from dataporter.tools.verify.losses import describe, find_losses
 from dataporter.tools.verify.restart import Restart
 
@@ -103,6 +105,33 @@ def test_other_samples_after_a_resume_are_told_from_other_random_numbers():
 
 
 # Whatever is given
+
+
+def test_spawned_workers_and_indices_of_other_kinds_are_no_obstacle():
+    def make():
+        batches = [[torch.tensor(2 * at), torch.tensor(2 * at + 1)] for at in range(4)]
+        options = {"multiprocessing_context": "spawn", "num_workers": 1, "timeout": 60}
+        return DataLoader(torch.arange(8), batch_sampler=batches, **options)
+
+    checks = found(make)
+    assert outcomes(checks) == ["differs", "exact", "exact", "exact", "differs"]
+    assert "4 samples of 8 come a second time" in checks["a state to resume from"][1]
+
+
+def test_a_loader_of_one_batch_is_refused():
+    with pytest.raises(FactoryError, match="delivered a single batch, so there is no resume"):
+        found(lambda: DataLoader(range(4), 4))
+
+
+def test_the_report_for_machines_has_both_loaders():
+    lost = Check(name="a state to resume from", outcome="differs", words="it has none")
+    kept = Check(name="after 1 batch", outcome="exact", batches=3)
+    present = Present(loader="torch's DataLoader", checks=(lost,))
+    report = Report(loader="ours", reference="a run", checks=(kept,), present=present)
+    told = json.loads(json.dumps(report.as_dict()))
+    assert (told["exact"], told["would_be_exact"]) == (False, True)
+    assert told["present"]["checks"][0]["words"] == "it has none"
+    assert replace(report, present=None).is_exact
 
 
 @pytest.mark.parametrize(("seed", "outcome"), [(None, "differs"), (3, "exact")])

@@ -9,7 +9,11 @@ from typing import Annotated, TypeAlias
 import typer
 
 Factory: TypeAlias = Annotated[
-    str, typer.Argument(help="package.module:function that returns a new loader at each call.")
+    str,
+    typer.Argument(
+        help="package.module:function or path/to/file.py:function that returns a new loader at "
+        "each call."
+    ),
 ]
 
 

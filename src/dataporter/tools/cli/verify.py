@@ -46,8 +46,9 @@ def verify(
 
     The loader is interrupted at chosen and at random points and resumed in new processes, with
     different numbers of workers, batch sizes and numbers of ranks. Workers are killed. The batches
-    that follow are compared with an uninterrupted run, bit by bit. Exit status: 0 exact, 1 not
-    exact, 2 if the factory cannot be used.
+    that follow are compared with an uninterrupted run, bit by bit. A loader of torch or torchdata
+    is first interrupted as it is, then verified as a ResumableDataLoader with the same arguments.
+    Exit status: 0 exact, 1 not exact, 2 if the factory cannot be used.
     """
     from dataporter.tools.verify import verify as verified
 

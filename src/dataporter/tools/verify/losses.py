@@ -84,14 +84,18 @@ class _Runs:
         found = self.run(is_first=True, batches=self.batches, **options)
         if found.problem is not None:
             found.problem.fail("the loader failed")
-        if len(found.times) < 2:  # noqa: PLR2004  one before an interruption, one after it
-            count = "a single batch" if found.times else "no batch"
+        self.check_enough(len(found.times))
+        return found
+
+    def check_enough(self, batches: int) -> None:
+        """Raise unless there is a batch before an interruption, and one after it."""
+        if batches < 2:  # noqa: PLR2004  these two
+            count = "a single batch" if batches else "no batch"
             msg = (
                 f"the loader over {self.loader.dataset} delivered {count}, so there is no resume "
                 "to compare. Give it more data, or smaller batches."
             )
             raise FactoryError(msg)
-        return found
 
 
 def _check(name: str, loss: str | None, kept: str = "", *, batches: int = 0) -> Check:
@@ -107,8 +111,10 @@ def _by_skipping(runs: _Runs) -> Iterator[Check]:
     size = runs.loader.batch_size or 1
     epoch = {"order": True, "num_workers": 0, "batches": max(_MOST_INDICES // size, 2)}
     one, other = (runs.run(is_first=is_first, **epoch) for is_first in (True, False))
-    if one.problem is not None:
-        one.problem.fail("the loader failed")
+    for run in (one, other):
+        if run.problem is not None:
+            run.problem.fail("the loader failed")
+    runs.check_enough(len(one.indices))
     half = len(one.indices) // 2
     yield _started_anew(one, other, half)
     yield _order(one, other, half)
@@ -120,14 +126,19 @@ def _by_skipping(runs: _Runs) -> Iterator[Check]:
 
 
 def _started_anew(one: Restarted, other: Restarted, half: int) -> Check:
-    seen = set(chain.from_iterable(one.indices[:half]))
-    again = len(seen.intersection(*[chain.from_iterable(other.indices)]))
+    again = len(_samples_of(one.indices[:half]) & _samples_of(other.indices))
     loss = (
         f"it has none. Started again after {_count(half, 'batch', 'es')} of "
         f"{len(one.indices):,}, it begins the epoch anew: {_count(again, 'sample')} of "
-        f"{len(set(chain.from_iterable(one.indices))):,} come a second time"
+        f"{len(_samples_of(one.indices)):,} come a second time"
     )
     return _check("a state to resume from", loss)
+
+
+def _samples_of(batches: Sequence[tuple[Any, ...]]) -> set[Any]:
+    """Return the indices in some batches; a sampler's may be lists, which have no hash."""
+    indices = chain.from_iterable(batches)
+    return {each if isinstance(each, int) else repr(each) for each in indices}
 
 
 def _order(one: Restarted, other: Restarted, half: int) -> Check:
@@ -136,11 +147,9 @@ def _order(one: Restarted, other: Restarted, half: int) -> Check:
         return _check(name, None, "the same in two processes", batches=len(one.indices))
     if not one.passes or not other.passes:  # too long to be drawn as a whole
         return _check(name, _OTHER_ORDER)
-    before = list(chain.from_iterable(one.indices[:half]))
-    after = list(chain.from_iterable(other.indices[half:]))
-    everything = set(chain.from_iterable(one.indices))
-    twice = len(set(before) & set(after))
-    never = len(everything - set(before) - set(after))
+    before, after = _samples_of(one.indices[:half]), _samples_of(other.indices[half:])
+    everything = _samples_of(one.indices)
+    twice, never = len(before & after), len(everything - before - after)
     loss = (
         f"{_OTHER_ORDER}: {_count(twice, 'sample')} of {len(everything):,} come twice in the "
         f"epoch, {never:,} never"

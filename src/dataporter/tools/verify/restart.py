@@ -52,7 +52,7 @@ class Restarted:
     """All that a run of such a loader has delivered."""
 
     batches: list[Contents] = field(default_factory=list)
-    indices: list[tuple[int, ...]] = field(default_factory=list)  # instead, if only these are read
+    indices: list[tuple[Any, ...]] = field(default_factory=list)  # instead, if only these are read
     states: dict[int, bytes] = field(default_factory=dict)  # by the number of batches before
     passes: list[int] = field(default_factory=list)  # batches of each whole pass
     times: list[float] = field(default_factory=list)  # seconds until each batch
@@ -71,7 +71,7 @@ class Restart:
     seconds: float = 60.0
     passes: int = 1
     order: bool = False
-    indices: tuple[tuple[int, ...], ...] | None = None  # of each batch, in place of the sampler's
+    indices: tuple[tuple[Any, ...], ...] | None = None  # of each batch, in place of the sampler's
     state: bytes | None = None
     saves: tuple[int, ...] = ()  # keep the state after so many batches
     num_workers: int | None = None  # None: the loader's own
@@ -106,7 +106,8 @@ class Restart:
         return found
 
     def _deliver(self, loader: Any, found: Restarted) -> None:
-        fetched = multiprocessing.get_context("fork").Value("q", 0)
+        context = loader.multiprocessing_context or multiprocessing.get_context()
+        fetched = context.Value("q", 0)  # shared with its workers
         is_counted = self._alter(loader, fetched)
         began = monotonic()
         if self.state is not None:
@@ -132,12 +133,13 @@ class Restart:
 
     def _alter(self, loader: Any, fetched: Any) -> bool:
         """Change the loader for this run; tell whether its fetches are counted."""
-        changes: dict[str, Any] = {"pin_memory": False}
+        changes: dict[str, Any] = {"pin_memory": False, "in_order": True}
         if self.num_workers is not None and self.num_workers != loader.num_workers:
             changes |= {
                 "num_workers": self.num_workers,
                 "prefetch_factor": 2 if self.num_workers else None,
                 "persistent_workers": False,
+                "timeout": loader.timeout if self.num_workers else 0,
             }
         if self.order:
             changes |= {
@@ -214,5 +216,7 @@ class _Counted(IterableDataset[Any]):
         setattr(self._dataset, name, value)  # as worker_init_fn may do
 
 
-def _as_tuple(indices: Any) -> tuple[int, ...]:
-    return tuple(indices) if isinstance(indices, list) else (indices,)
+def _as_tuple(indices: Any) -> tuple[Any, ...]:
+    """Collate indices; those in tensors and arrays become numbers, which can be compared."""
+    several = indices if isinstance(indices, list) else [indices]
+    return tuple(each.item() if hasattr(each, "item") else each for each in several)
