@@ -107,15 +107,18 @@ def test_other_samples_after_a_resume_are_told_from_other_random_numbers():
 # Whatever is given
 
 
-def test_spawned_workers_and_indices_of_other_kinds_are_no_obstacle():
-    def make():
-        batches = [[torch.tensor(2 * at), torch.tensor(2 * at + 1)] for at in range(4)]
-        options = {"multiprocessing_context": "spawn", "num_workers": 1, "timeout": 60}
-        return DataLoader(torch.arange(8), batch_sampler=batches, **options)
-
-    checks = found(make)
+def test_indices_in_tensors_are_told_apart_by_their_numbers():
+    batches = [[torch.tensor(2 * at), torch.tensor(2 * at + 1)] for at in range(4)]
+    checks = found(DataLoader(torch.arange(8), batch_sampler=batches))
     assert outcomes(checks) == ["differs", "exact", "exact", "exact", "differs"]
     assert "4 samples of 8 come a second time" in checks["a state to resume from"][1]
+
+
+def test_fetches_of_spawned_workers_are_counted_too():
+    loader = DataLoader(range(8), 4, num_workers=1, multiprocessing_context="spawn")
+    with contextlib.closing(Sandbox(loader, Restart, seconds=300)) as sandbox:
+        _, restarted = sandbox.run(Restart(order=True, batches=3))
+    assert (restarted.problem, restarted.fetched) == (None, 8)
 
 
 def test_a_loader_of_one_batch_is_refused():
