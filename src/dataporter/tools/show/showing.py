@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from dataporter.law.state import Identity, parse_state
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.delivered import Delivered
 from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
+from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.sandbox.loaders import make_loader as made_by
 from dataporter.tools.show.images import Images, images_in
 from dataporter.tools.show.parts import Part, parts_in
@@ -94,7 +95,7 @@ class Shown:
 
 
 def show(
-    make_loader: Callable[[], Any] | str,
+    make_loader: Factory | str,
     wanted: Wanted,
     *,
     seconds: float = 120,
@@ -102,7 +103,8 @@ def show(
 ) -> Shown:
     """Fetch a batch again, as the factory's loader delivered it.
 
-    `make_loader` is a function, or "package.module:function". It is called in another process.
+    `make_loader` is a function, "package.module:function" or "path/to/file.py:function". It is
+    called in another process.
     """
     check_number("seconds", seconds, above=0)
     with closing(Sandbox(make_loader, _Job, seconds=seconds, shows_output=shows_output)) as sandbox:
@@ -122,7 +124,7 @@ class _Job:
 
     wanted: Wanted
 
-    def make(self, factory: Callable[[], Any]) -> tuple[Any, str | None]:
+    def make(self, factory: Factory) -> tuple[Any, str | None]:
         """Make the loader as the run had it; a note, if it has no seed."""
         loader, given = made_by(factory, self.wanted.changes())
         if not isinstance(loader, ResumableDataLoader) or given is None:
