@@ -27,7 +27,7 @@ from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.shards.tracks import TracksOrder
 from dataporter.testing import verify
-from dataporter.views import Mixture, where
+from dataporter.views import Mixture, packed, where
 
 
 class Counted:
@@ -460,3 +460,33 @@ def test_a_lazy_filter_works_over_a_mixture_and_in_one():
     mixture = Mixture({"a": (low, 0.5), "b": (range(10, 20), 0.5)})
     loader = ResumableDataLoader(mixture, batch_size=4, shuffle=True, seed=1, num_workers=1)
     assert sorted(flat(rows_of(loader))) == [0, 1, 2, *range(10, 20)]
+
+
+def test_a_lazy_filter_works_over_packed_windows_and_in_a_mixture_of_these():
+    documents = [[number] * 3 for number in range(40)]
+    windows, other = packed(documents, 4), packed([[1000] * 3] * 40, 4)
+    even = where(windows, lambda sample: int(sample["tokens"][0]) % 2 == 0, "even", lazy=True)
+    options = {"batch_size": 4, "shuffle": True, "seed": 1}
+    whole = [row for batch in ResumableDataLoader(windows, **options) for row in batch["tokens"]]
+    kept = [row.tolist() for row in whole if int(row[0]) % 2 == 0]
+    found = [row for batch in ResumableDataLoader(even, **options) for row in batch["tokens"]]
+    assert [row.tolist() for row in found] == kept
+    mixture = Mixture({"even": (even, 1), "other": (other, 1)})
+    mixed = [row for batch in ResumableDataLoader(mixture, **options) for row in batch["tokens"]]
+    assert sum(int(row[0]) == 1000 for row in mixed) == 30
+    assert all(int(row[0]) % 2 == 0 for row in mixed)
+    assert even[-1]["tokens"].tolist() == [38, 39, 39, 39]
+
+
+def test_what_leaves_holes_is_not_packed():
+    lazy = where([[1, 2], [3]], lambda document: len(document) > 1, "two", lazy=True)
+    with pytest.raises(OptionTypeError, match=r"LazilyFiltered leaves samples out .* without lazy"):
+        packed(lazy, 2)
+
+    class Holes(Counted):
+        def __getitem__(self, index):
+            if index % 2:
+                raise LeftOutError("odd")
+            return [index] * 3
+
+    assert packed(Holes(5), 3).num_tokens == 9  # a document that is left out has none

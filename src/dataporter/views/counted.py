@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.cores import usable_cores
-from dataporter.errors import OptionError
+from dataporter.errors import LeftOutError, OptionError
 from dataporter.shards.index_places import user_folder
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.once import Look, in_order
@@ -151,17 +151,25 @@ def places_of(data: Any, folder: Path | None) -> list[Path]:
 
 
 class _Numbers(Look):
-    """The numbers of a dataset's samples."""
+    """The numbers of a dataset's samples; 0 for one that the dataset leaves out."""
 
     def __init__(self, data: Any, number_of: Callable[[int, Any], int]) -> None:
         super().__init__(data)
         self._number_of = number_of
 
     def __getitem__(self, index: int) -> int:
-        return self._number_of(index, self.data[index])
+        try:
+            sample = self.data[index]
+        except LeftOutError:
+            return 0
+        return self._number_of(index, sample)
 
     def __getitems__(self, indices: Sequence[int]) -> list[int]:
-        return list(map(self._number_of, indices, read(self.data, indices)))
+        try:
+            samples = read(self.data, indices)
+        except LeftOutError:
+            return [self[index] for index in indices]
+        return list(map(self._number_of, indices, samples))
 
 
 def _as_array(numbers: list[int]) -> NDArray[np.int32]:

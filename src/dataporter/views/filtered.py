@@ -22,7 +22,7 @@ from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.bitmap import Bitmap
 from dataporter.views.code_hash import code_hash
 from dataporter.views.judging import Judged, Predicate, kept_samples
-from dataporter.views.parts import Asked, order_of, read
+from dataporter.views.parts import Asked, index_space, order_of, read
 from dataporter.views.told_order import ToldOrder
 from dataporter.views.verdicts import Place, digest_of
 
@@ -202,8 +202,13 @@ class LazilyFiltered:
         """Count all samples, those too that do not pass."""
         return len(self.data)
 
+    @property
+    def index_space(self) -> int:
+        """The number that all indices are below: that of the data."""
+        return index_space(self.data)
+
     def __getitem__(self, index: SupportsIndex) -> Any:
-        number = _checked_index(index, len(self))
+        number = _checked_index(index, len(self), self.index_space)
         sample = self.data[number]
         if self._judged.passes(number, sample):
             return sample
@@ -265,16 +270,17 @@ def _length(data: Any) -> int:
         raise OptionTypeError(msg) from error
 
 
-def _checked_index(index: SupportsIndex, length: int) -> int:
+def _checked_index(index: SupportsIndex, length: int, space: int | None = None) -> int:
+    """Return an index from 0 on. Those from `length` to `space` are of samples in an order."""
     try:
         number = operator.index(index)
     except TypeError as error:
         msg = f"a sample's index must be an int, found {type(index).__name__} {index!r}."
         raise OptionTypeError(msg) from error
-    if not -length <= number < length:
+    if not -length <= number < (length if space is None else space):
         msg = f"the index {number} is out of range: the view has {length:,} samples."
         raise IndexError(msg)
-    return number % length
+    return number + length if number < 0 else number
 
 
 def _place(

@@ -370,6 +370,12 @@ def _check(data: Any, ids: TokenIds, kind: Any, last: Any, pad_id: Any, end_id: 
             'Mixture({"web": (packed(web), 0.7), "code": (packed(code), 0.3)}).'
         )
         raise OptionTypeError(msg)
+    if getattr(data, "leaves_samples_out", False):
+        msg = (
+            f"{type(data).__name__} leaves samples out as they are read, so their tokens cannot be "
+            "counted ahead. Use where(…) without lazy=True, and pack that."
+        )
+        raise OptionTypeError(msg)
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         msg = f"data must have __len__ and __getitem__, found {type(data).__name__}."
         raise OptionTypeError(msg)
