@@ -25,7 +25,7 @@ from dataporter.errors import (
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.testing import verify
-from dataporter.views import Mixture, where
+from dataporter.views import Mixture, packed, where
 
 WEB, CODE, MATH = range(1000), range(1000, 1060), range(2000, 2030)
 
@@ -105,6 +105,14 @@ def test_indices_are_those_of_the_parts_one_after_the_other():
     assert (mixture[0], mixture[999], mixture[1000], mixture[-1]) == (0, 999, 1000, 1059)
     with pytest.raises(IndexError, match=r"1060 is out of range: the mixture has 1,060 samples"):
         mixture[1060]
+
+
+def test_a_mixture_has_as_many_samples_as_its_parts_one_after_the_other():
+    windows = packed([[1, 2, 3]] * 4, 4)  # its order has other indices than these
+    mixture = Mixture({"windows": (windows, 1), "dicts": ([{"tokens": 7}] * 2, 1)})
+    samples = list(itertools.islice(mixture, 9))
+    assert len(mixture) == len(samples) == 5
+    assert [int(sample["tokens"]) for sample in samples[3:]] == [7, 7]
 
 
 def test_a_shuffle_is_optional():
@@ -194,6 +202,54 @@ def test_a_part_may_be_removed_unless_the_load_is_strict():
     assert taken(resumed(loader_of(mix()), fewer.state_dict()), 3)  # strict from now on
 
 
+def test_positions_of_a_removed_part_cannot_be_looked_at_and_others_fill_up_steps():
+    parts = {"web": (WEB, 1), "math": (MATH, 1), "code": (CODE, 1)}
+    loaders = [loader_of(Mixture(parts, epoch=35), 5, rank=rank, world_size=2) for rank in (0, 1)]
+    before = [sample for loader in loaders for sample in taken(loader, 2)]
+    found = []
+    for rank in (0, 1):
+        loader = loader_of(mix(1, 1), 5, rank=rank, world_size=2)
+        with pytest.warns(StateMismatchWarning, match="math"):
+            resumed(loader, loaders[0].state_dict(), strict=False)
+        with pytest.raises(OptionError, match="position 1 of epoch 0 was a sample of part 'math'"):
+            loader.samples_at(0, [0, 1])
+        with pytest.raises(OptionError, match="'math', which was removed"):
+            loader.batch_at(0, 0)
+        padding = []
+        for batch in loader:
+            found += plain(batch)
+            padding += loader.delivered.padding.tolist()
+        assert len(padding) == 8
+    web = [sample for sample in found if sample < 1000]
+    assert len(found) == 16
+    assert all(sample < 2000 for sample in found)  # also of the one that fills up the last step
+    assert len(set(web) & set(before)) <= 1
+
+
+def test_the_order_in_which_parts_are_listed_may_change_at_a_resume():
+    parts = {"b": (range(50), 1), "c": (range(50, 100), 1), "d": (range(100, 150), 2)}
+    loader = loader_of(Mixture(parts, epoch=100), 3)
+    before = taken(loader, 3)
+    whole = flat(loader_of(Mixture(parts, epoch=100), 3))
+    listed = dict(reversed(parts.items()))
+    assert before + flat(resumed(loader_of(Mixture(listed), 3), loader.state_dict())) == whole
+    more = Mixture({"a": (range(200, 300), 4), **listed})
+    found = before + flat(resumed(loader_of(more, 3), loader.state_dict()))
+    assert len(set(found)) == len(found) == 100
+
+
+def test_other_weights_begin_after_what_was_delivered_ahead_of_its_turn():
+    loader = loader_of(mix(epoch=300), in_order=False)
+    taken(loader, 2)
+    state = {**loader.state_dict(), "ahead": [[40, 50]]}
+    before = loader.samples_at(0, [*range(20), *range(40, 50)])
+    after = flat(resumed(loader_of(mix(0.1, 0.9)), state))
+    assert len(before + after) == 300
+    web = [sample for sample in before + after if sample < 1000]
+    assert len(set(web)) == len(web)
+    assert sum(sample < 1000 for sample in after) == 14 + 25  # of 20 samples, and of 250
+
+
 def test_other_data_of_a_part_is_refused():
     tensors = {"a": (torch.arange(50), 1), "b": (torch.arange(50, 80), 1)}
     loader = loader_of(Mixture(tensors))
@@ -233,12 +289,27 @@ def test_each_batch_is_from_one_part_on_request(world_size):
             assert sum(part == {False} for part in parts) == 42
 
 
+def test_batches_are_from_one_part_in_later_epochs_and_after_changes_of_weights():
+    schedule = [(0, {"web": 0.5, "code": 0.5}), (1003, {"web": 0.3, "code": 0.7})]
+    loader = loader_of(mix(schedule=schedule, batches_from="one", epoch=333))
+    found = [plain(batch) for _ in range(6) for batch in loader]
+    assert [len(batch) for batch in found] == [*[10] * 33, 3] * 6
+    assert all(len({sample >= 1000 for sample in batch}) == 1 for batch in found)
+    samples = [sample for batch in found for sample in batch]
+    web = [sample for sample in samples if sample < 1000]
+    assert len(set(web)) == len(web)
+    assert len(web) == pytest.approx(0.5 * 1003 + 0.3 * 995, abs=20)  # a batch at each change
+    code = [sample for sample in samples if sample >= 1000]
+    assert all(sorted(code[at : at + 60]) == list(CODE) for at in range(0, 1140, 60))
+
+
 def test_batches_of_another_size_are_from_one_part_after_a_resume():
     loader = loader_of(mix(batches_from="one", epoch=600))
     taken(loader, 5)
     other = resumed(loader_of(mix(batches_from="one"), 11), loader.state_dict())
-    for batch in itertools.islice(other, 50):
-        assert len({sample >= 1000 for sample in plain(batch)}) == 1
+    for _ in range(3):
+        for batch in other:
+            assert len({sample >= 1000 for sample in plain(batch)}) == 1
 
 
 # Parts of all kinds
@@ -262,6 +333,25 @@ def test_mixtures_nest():
     loader = loader_of(outer)
     first = taken(loader, 9)
     assert first + flat(resumed(loader_of(outer), loader.state_dict())) == found
+
+
+def test_weights_of_a_mixture_within_a_mixture_may_change_at_a_resume():
+    def make(code, **more):
+        inner = Mixture({"code": (CODE, code), "math": (MATH, 1 - code), **more})
+        return loader_of(Mixture({"web": (WEB, 1), "rest": (inner, 1)}, epoch=300))
+
+    loader = make(0.5)
+    before = taken(loader, 6)
+    state = loader.state_dict()
+    other = make(0.9)
+    found = before + flat(resumed(other, state))
+    assert sum(1000 <= sample < 2000 for sample in found) == 15 + 108
+    code = [sample for sample in found if 1000 <= sample < 2000]
+    assert all(sorted(code[at : at + 60]) == list(CODE) for at in (0, 60))
+    assert sum(2000 <= sample < 3000 for sample in found) == 15 + 12
+    assert flat(resumed(make(0.9), other.state_dict())) == flat(other)  # the next epoch
+    more = flat(resumed(make(0.4, text=(range(3000, 3100), 0.4)), state))
+    assert sum(sample >= 3000 for sample in more) == 34  # two of seven, of 120
 
 
 @pytest.fixture
@@ -351,7 +441,8 @@ def test_explain_shows_the_shares_so_far_and_ahead():
         "code 25.0 %: 10 so far (25.0 %, 0.17 epochs of its own)"
     )
     assert words["later"] == "from 500 on web 50.0 %, code 50.0 %"
-    assert repr(mix()) == "Mixture(1,060 samples: web 70.0 %, code 30.0 %)"
+    assert repr(mix()) == "Mixture(1,060 samples: web 70 %, code 30 %)"
+    assert repr(mix(1, 1e-7)) == "Mixture(1,060 samples: web 99.99 %, code 0.01 %)"  # as it is used
 
 
 def make_verified():

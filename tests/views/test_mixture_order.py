@@ -1,5 +1,6 @@
 """The order of a mixture, compared with a model that goes from position to position."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -46,16 +47,21 @@ def order_of(mixture, seed=1, step_size=4, world_size=1):
     return mixture.epoch_order(shuffle=True, seed=seed, **given)
 
 
-def model(lengths, schedule, samples, seed=1, group=1):
+def model(lengths, schedule, samples, seed=1, *, group=1, epoch=10**9):
     """Walk through a run, one position at a time."""
     offsets = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
     drawn = dict.fromkeys(lengths, 0)
     found = []
+    segment, turn, left = None, 0, 0
     for position in range(samples):
-        start, now = [entry for entry in schedule if entry[0] <= position][-1]
-        turns = dict(zip(now, as_integers(list(now.values())), strict=True))
-        pattern = pattern_of(tuple(turns.get(name, 0) for name in lengths))
-        name = list(lengths)[pattern.who[(position - start) // group % len(pattern.who)]]
+        if left == 0 or position % epoch == 0:  # a turn ends with its epoch
+            start, now = [entry for entry in schedule if entry[0] <= position][-1]
+            segment, turn = (start, 0) if start != segment else (segment, turn + 1)
+            left = group
+            turns = dict(zip(now, as_integers(list(now.values())), strict=True))
+            pattern = pattern_of(tuple(turns.get(name, 0) for name in lengths))
+            name = list(lengths)[pattern.who[turn % len(pattern.who)]]
+        left -= 1
         own_epoch, own = divmod(drawn[name], lengths[name])
         order = ShuffledOrder(lengths[name], key_as_int("part", seed, name))
         index = int(order.indices(own_epoch, np.array([own]))[0])
@@ -75,10 +81,10 @@ def run_of(order, samples):
 
 @given(mixture=mixtures(), group=st.integers(1, 5))
 def test_every_position_is_what_a_walk_from_the_start_finds(mixture, group):
-    lengths, schedule, _ = mixture
+    lengths, schedule, epoch = mixture
     options = {"batches_from": "one"} if group > 1 else {}
     order = order_of(make(*mixture, **options), step_size=group)
-    assert run_of(order, 200) == model(lengths, schedule, 200, group=group)
+    assert run_of(order, 200) == model(lengths, schedule, 200, group=group, epoch=epoch)
 
 
 @given(mixture=mixtures(), data=st.data())
@@ -102,10 +108,20 @@ def test_each_part_is_read_whole_before_any_of_it_comes_again(mixture):
             assert sorted(own[start : start + length]) == list(range(length))
 
 
-@given(mixture=mixtures(), position=st.integers(0, 400))
-def test_counts_are_those_of_the_run(mixture, position):
+@given(mixture=mixtures(), group=st.integers(1, 5), data=st.data())
+def test_the_positions_of_draws_are_found_from_these(mixture, group, data):
+    order = order_of(make(*mixture, batches_from="one"), step_size=group)
+    at = np.array(data.draw(st.lists(st.integers(0, 10_000), min_size=1, max_size=20)))
+    parts, draws = order._places.places(at)
+    for part in np.unique(parts).tolist():
+        there = parts == part
+        assert order._places.positions_of(part, draws[there]).tolist() == at[there].tolist()
+
+
+@given(mixture=mixtures(), group=st.integers(1, 5), position=st.integers(0, 400))
+def test_counts_are_those_of_the_run(mixture, group, position):
     lengths, _, _ = mixture
-    order = order_of(make(*mixture))
+    order = order_of(make(*mixture, batches_from="one"), step_size=group)
     ends = np.cumsum(list(lengths.values()))
     parts = np.searchsorted(ends, run_of(order, position), side="right")
     expected = np.bincount(parts, minlength=len(lengths)).tolist()
@@ -135,18 +151,25 @@ def test_every_rank_has_its_share_of_every_part():
             assert 6 <= of_a <= 10  # by stride, a rank would have one part only
 
 
-@given(mixture=mixtures(), batch=st.integers(1, 7), world_size=st.integers(1, 4))
-def test_a_batch_from_one_part_is_from_one_part_on_any_number_of_ranks(mixture, batch, world_size):
-    lengths, schedule, epoch = mixture
-    aligned = [(start * batch, each) for start, each in schedule]
+@given(
+    mixture=mixtures(),
+    batch=st.integers(1, 7),
+    world_size=st.integers(1, 4),
+    epoch=st.integers(0, 3),
+)
+def test_a_batch_from_one_part_is_from_one_part_on_any_ranks_in_any_epoch(
+    mixture, batch, world_size, epoch
+):
+    lengths, _, _ = mixture
     options = {"step_size": batch * world_size, "world_size": world_size}
-    order = order_of(make(lengths, aligned, epoch * batch, batches_from="one"), **options)
+    order = order_of(make(*mixture, batches_from="one"), **options)
     ends = np.cumsum(list(lengths.values()))
     for rank in range(world_size):
         topology = Topology(rank=rank, world_size=world_size)
-        plan = Plan(length=order.length, batch_size=batch, topology=topology, tail="drop")
-        for positions in plan.batches(0, lambda positions: order.deal(0, positions)):
-            parts = np.searchsorted(ends, order.indices(0, positions), side="right")
+        tail = "uneven" if world_size == 1 else "drop"  # ranks share a short step sample by sample
+        plan = Plan(length=order.length, batch_size=batch, topology=topology, tail=tail)
+        for positions in plan.batches(0, functools.partial(order.deal, epoch)):
+            parts = np.searchsorted(ends, order.indices(epoch, positions), side="right")
             assert len(set(parts.tolist())) == 1
 
 

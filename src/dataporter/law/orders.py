@@ -95,6 +95,10 @@ class Order(ABC):
         """Return the stretches of an epoch in which blocks are read; None if any may be next."""
         return None
 
+    def gone(self, epoch: int, positions: NDArray[np.int64]) -> str | None:  # noqa: ARG002
+        """Say why samples of the past cannot be read any more; None if all can."""
+        return None
+
     def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:  # noqa: ARG002
         """Say under headings what there is to know of a run that stands at a position."""
         return []
@@ -151,6 +155,9 @@ class WrappedOrder(Order):
 
     def uses(self, epoch: int) -> Uses | None:
         return self.order.uses(epoch)
+
+    def gone(self, epoch: int, positions: NDArray[np.int64]) -> str | None:
+        return self.order.gone(epoch, positions)
 
     def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:
         return self.order.explained(epoch, position)

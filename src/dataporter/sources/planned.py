@@ -193,13 +193,19 @@ class PlannedSource(Source):
             return self._sampler.order.deal(epoch, rest.around(counted))
 
         first: NDArray[np.int64] = next(rest.plan.batches(rest.start, deal), _NONE)
-        samples = self.samples_at(epoch, rest.around(first))
+        positions = rest.around(first)
+        self._check_is_there(epoch, positions[positions >= position])  # others fill the batch up
+        samples = self._samples(epoch, positions)
         padding = rest.plan.padding(rest.start, deal)
         return _delivered(epoch, position, samples, padding)
 
     def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> Samples:
         for end in (positions.min(), positions.max()) if len(positions) else ():
             self._check_position(int(end))
+        self._check_is_there(epoch, positions)
+        return self._samples(epoch, positions)
+
+    def _samples(self, epoch: int, positions: NDArray[np.int64]) -> Samples:
         order = self._sampler.order
         indices = order.indices(epoch, positions)
         if order.of_batches:
@@ -211,6 +217,11 @@ class PlannedSource(Source):
         if not 0 <= position < length:
             msg = f"a position must be in [0, {length:,}), found {position:,}."
             raise OptionError(msg)
+
+    def _check_is_there(self, epoch: int, positions: NDArray[np.int64]) -> None:
+        reason = self._sampler.order.gone(epoch, positions)
+        if reason is not None:
+            raise OptionError(reason)
 
     def admit(
         self, progress: Progress, saved: Identity, *, same_data: bool, strict: bool
@@ -231,7 +242,9 @@ class PlannedSource(Source):
             self._sampler.resize(self._length_now() if at.length is None else at.length)
         self._sampler.seed = at.seed
         if at.order is not None:
-            self._sampler.resume_order(at.order, at.progress.epoch, at.progress.samples_processed)
+            ahead = (stop for _, stop in at.progress.ahead)  # these positions were read too
+            reached = max([at.progress.samples_processed, *ahead])
+            self._sampler.resume_order(at.order, at.progress.epoch, reached)
         self._excluded = at.excluded
         self._awaits_group = False  # whoever loads this state has this seed
 

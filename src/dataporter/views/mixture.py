@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -72,7 +72,7 @@ class Mixture:
         firsts = [0, *self._bounds[:-1]]
         self._places = list(zip(self._datasets, firsts, strict=True))  # name and first index
         self._pairs = list(zip(self._datasets.values(), firsts, strict=True))
-        self._schedule = _checked_schedule(schedule, weights, set(self._datasets))
+        self._schedule = _checked_schedule(schedule, weights)
         if epoch not in _EPOCHS and (isinstance(epoch, bool) or not isinstance(epoch, int)):
             msg = f"epoch must be 'longest', 'shortest', 'all' or a number, found {epoch!r}."
             raise OptionError(msg)
@@ -93,13 +93,20 @@ class Mixture:
 
     def __repr__(self) -> str:
         weights = self._schedule[0][1]
-        total = sum(weights.values())
-        shares = ", ".join(f"{name} {100 * w / total:.1f} %" for name, w in weights.items())
+        turns = as_integers(list(weights.values()))  # rounded, as they are used
+        total = sum(turns)
+        each = zip(weights, turns, strict=True)
+        shares = ", ".join(f"{name} {100 * own / total:.4g} %" for name, own in each)
         return f"Mixture({counted(len(self), 'sample')}: {shares})"
 
     def __len__(self) -> int:
         """Count the samples of all parts. An epoch may have more or fewer: see `epoch`."""
         return sum(self._lengths.values())
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the samples of all parts, one part after the other."""
+        for (_, first), length in zip(self._places, self._lengths.values(), strict=True):
+            yield from (self[first + number] for number in range(length))
 
     @property
     def index_space(self) -> int:
@@ -242,7 +249,7 @@ def _checked_weights(weights: Any) -> dict[str, float]:
 
 
 def _checked_schedule(
-    schedule: Any, weights: dict[str, float], names: set[str]
+    schedule: Any, weights: dict[str, float]
 ) -> list[tuple[int, dict[str, float]]]:
     if schedule is None:
         return [(0, weights)]
@@ -251,11 +258,12 @@ def _checked_schedule(
         if isinstance(start, bool) or not isinstance(start, int):
             msg = f"a position of the schedule must be an int, found {start!r}."
             raise OptionTypeError(msg)
-        entries.append((start, _checked_weights(each)))
-        unknown = sorted(set(each) - names)
-        if unknown or not each:
-            msg = f"the schedule has weights of {unknown}, and the parts are {sorted(names)}."
+        found = _checked_weights(each)
+        unknown = sorted(set(found) - set(weights))
+        if unknown or not found:
+            msg = f"the schedule has weights of {unknown}, and the parts are {sorted(weights)}."
             raise OptionError(msg)
+        entries.append((start, {name: found[name] for name in weights if name in found}))
     starts = [start for start, _ in entries]
     if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
         msg = f"a schedule must begin at position 0 and have rising positions, found {starts}."

@@ -29,6 +29,11 @@ class Part(NamedTuple):
     samples: int  # indices of its dataset
     fingerprint: str | None = None
 
+    @property
+    def named_by(self) -> str | None:
+        """The fingerprint, unless the order names the data itself: that may have more now."""
+        return None if self.order.names_data else self.fingerprint
+
 
 @dataclass(frozen=True, eq=False)
 class MixtureOrder(Order):
@@ -49,12 +54,12 @@ class MixtureOrder(Order):
             "epoch": self.length,
             "weights": [[each.start, dict(each.turns), each.group] for each in self.segments],
             "parts": {
-                name: [part.order.id, part.order.length, part.fingerprint]
-                for name, part in self.parts.items()
+                name: [part.order.id, part.order.length, part.named_by]
+                for name, part in sorted(self.parts.items())
                 if name in drawn
             },
         }
-        object.__setattr__(self, "id", f"{_NAME} {json.dumps(described, sort_keys=True)}")
+        object.__setattr__(self, "id", f"{_NAME} {json.dumps(described)}")
 
     # Where a position lies
 
@@ -66,7 +71,7 @@ class MixtureOrder(Order):
 
     @cached_property
     def _places(self) -> Segments:
-        return Segments(self.segments, self._names)
+        return Segments(self.segments, self._names, self.length)
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
@@ -98,8 +103,15 @@ class MixtureOrder(Order):
         return numbers
 
     def _drawn(self, epoch: int, positions: NDArray[np.int64]) -> Any:
-        """Yield, for each part and each of its epochs, where it is drawn and its own positions."""
+        """Yield, for each part and each of its epochs, where it is drawn and its own positions.
+
+        Where a part was drawn that is gone since, others stand in: the first positions of an epoch
+        may be asked for once more, to fill up its last step.
+        """
         numbers, draws = self._places.places(positions + epoch * self.length)
+        gone = numbers >= len(self.parts)
+        if gone.any():
+            numbers = np.where(gone, draws % len(self.parts), numbers)
         for number, part in enumerate(self.parts.values()):
             of_part = np.flatnonzero(numbers == number)
             if not of_part.size:
@@ -139,7 +151,12 @@ class MixtureOrder(Order):
             return self
         now = epoch * self.length + position
         segments = tuple(continued(self.segments, self.wanted, now))
-        return replace(self, segments=segments, wanted=())
+        drawn = self.counts(epoch, position)
+        parts = {
+            name: part._replace(order=part.order.continued(*divmod(drawn[name], part.order.length)))
+            for name, part in self.parts.items()
+        }
+        return replace(self, parts=parts, segments=segments, wanted=())
 
     # Those who fetch
 
@@ -177,6 +194,18 @@ class MixtureOrder(Order):
         return Uses(*(column[by_first] for column in joined))
 
     # Words
+
+    def gone(self, epoch: int, positions: NDArray[np.int64]) -> str | None:
+        numbers, _ = self._places.places(positions + epoch * self.length)
+        is_gone = numbers >= len(self.parts)
+        if is_gone.any():
+            name, at = self._names[numbers[is_gone][0]], positions[is_gone][0]
+            return (
+                f"position {at:,} of epoch {epoch} was a sample of part {name!r}, which was "
+                "removed from the mixture since. Choose other positions."
+            )
+        reasons = (part.order.gone(*own) for _, _, part, own in self._drawn(epoch, positions))
+        return next((reason for reason in reasons if reason is not None), None)
 
     def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:
         before = self.counts(epoch, position)

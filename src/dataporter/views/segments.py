@@ -2,8 +2,8 @@
 
 Positions are counted over all epochs of a run. A segment begins at a position and has weights from
 there on. Turns are taken by a pattern (`shares`), each of `group` positions: one, or as many as a
-batch has. All of it can be evaluated anywhere: a part's draws before a segment are counted from
-the patterns of those before it.
+batch has (`turns`). All of it can be evaluated anywhere: a part's draws before a segment are
+counted from the patterns of those before it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.views.shares import Pattern, pattern_of
+from dataporter.views.turns import Turns
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Weights from a position on; `turns` are integers, by part."""
+    """Weights from a position on; `turns` are integers, by part, and their order decides ties."""
 
     start: int
     turns: Mapping[str, int]
@@ -33,12 +34,16 @@ class Segment:
 
 
 class Segments:
-    """The segments of a run. The names of all parts are in the order of their numbers."""
+    """The segments of a run. The names of all parts are in the order of their numbers.
 
-    def __init__(self, segments: Sequence[Segment], names: Sequence[str]) -> None:
+    `length` is that of an epoch. A turn of several positions that has begun is ended before the
+    next segment begins.
+    """
+
+    def __init__(self, segments: Sequence[Segment], names: Sequence[str], length: int) -> None:
         self._segments = tuple(segments)
         self._names = tuple(names)
-        self._starts = np.array([each.start for each in segments], dtype=np.int64)
+        self._length = length
 
     def places(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the part of each position, and how many samples were drawn from it before."""
@@ -54,17 +59,15 @@ class Segments:
     def _places_in(
         self, number: int, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        segment, pattern = self._segments[number], self._patterns[number]
-        turn = positions - segment.start
-        if segment.group > 1:
-            turn, within = np.divmod(turn, segment.group)
-        period, place = np.divmod(turn, len(pattern.who))
-        part = pattern.who[place]
-        draw = pattern.before[place]
-        draw += period * pattern.turns[part]
-        if segment.group > 1:
-            draw *= segment.group
-            draw += within
+        turns = positions - self._starts[number]
+        if self._segments[number].group > 1:
+            part, draw = self._turns[number].places(turns)
+        else:
+            pattern = self._patterns[number]
+            period, place = np.divmod(turns, len(pattern.who))
+            part = pattern.who[place]
+            draw = pattern.before[place]
+            draw += period * pattern.turns[part]
         draw += self._before[number][part]
         return part, draw
 
@@ -74,16 +77,18 @@ class Segments:
         number = np.searchsorted(before, draws, side="right") - 1
         found = np.full_like(draws, np.iinfo(np.int64).max)
         for each in np.unique(number).tolist():
-            segment, pattern = self._segments[each], self._patterns[each]
+            pattern = self._patterns[each]
             turns = int(pattern.turns[part])
             if not turns:
                 continue
             there = number == each
-            turn, within = np.divmod(draws[there] - before[each], segment.group)
-            period, nth = np.divmod(turn, turns)
-            place = np.flatnonzero(pattern.who == part)[nth]
-            found[there] = segment.start + (period * len(pattern.who) + place) * segment.group
-            found[there] += within
+            own = draws[there] - before[each]
+            if self._segments[each].group > 1:
+                places = self._turns[each].positions_of(part, own)
+            else:
+                period, nth = np.divmod(own, turns)
+                places = period * len(pattern.who) + np.flatnonzero(pattern.who == part)[nth]
+            found[there] = self._starts[each] + places
         return found
 
     def counts(self, position: int) -> NDArray[np.int64]:
@@ -93,10 +98,33 @@ class Segments:
 
     @cached_property
     def _patterns(self) -> list[Pattern]:
-        return [
-            pattern_of(tuple(each.turns.get(name, 0) for name in self._names))
-            for each in self._segments
-        ]
+        return [self._pattern(each) for each in self._segments]
+
+    def _pattern(self, segment: Segment) -> Pattern:
+        """Return the pattern of a segment, in which parts have their numbers in the run.
+
+        Among equals, the first in `segment.turns` is next: the parts of a resumed run may be
+        listed in another order.
+        """
+        own = pattern_of(tuple(segment.turns.values()))
+        numbers = np.array([self._names.index(name) for name in segment.turns])
+        turns = np.zeros(len(self._names), dtype=np.int64)
+        turns[numbers] = own.turns
+        return Pattern(numbers[own.who], own.before, turns)
+
+    @cached_property
+    def _turns(self) -> list[Turns]:
+        turns = []
+        start = 0
+        for segment, pattern in zip(self._segments, self._patterns, strict=True):
+            if turns and segment.start > start:
+                start += turns[-1].end(segment.start - start)
+            turns.append(Turns(start, segment.group, self._length, pattern))
+        return turns
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.array([each.start for each in self._turns], dtype=np.int64)
 
     @cached_property
     def _before(self) -> list[NDArray[np.int64]]:
@@ -108,15 +136,12 @@ class Segments:
 
     def _counted(self, number: int, length: int) -> NDArray[np.int64]:
         """Count the draws of each part among the first positions of a segment."""
-        segment, pattern = self._segments[number], self._patterns[number]
-        turns, rest = divmod(length, segment.group)
-        counts = pattern.counts(turns) * segment.group
-        if rest:
-            counts[pattern.who[turns % len(pattern.who)]] += rest
-        return counts
+        if self._segments[number].group > 1:
+            return self._turns[number].counts(length)
+        return self._patterns[number].counts(length)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("_segments", "_names", "_starts")}
+        return {name: getattr(self, name) for name in ("_segments", "_names", "_length")}
 
 
 def continued(past: Sequence[Segment], wanted: Sequence[Segment], position: int) -> list[Segment]:
