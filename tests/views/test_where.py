@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Ids, flat
+from torch.utils.data import ConcatDataset, Subset
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import (
@@ -280,6 +281,57 @@ def test_data_without_a_fingerprint_is_evaluated_each_time(tmp_path):
     assert calls == [3, 1, 2, 3, 1, 2]
     with pytest.raises(OptionError, match=r"fingerprint\(\)"):
         where([3, 1, 2], lambda n: n > 1, "x", folder=tmp_path, num_workers=0)
+
+
+def test_verdicts_and_counts_of_data_that_has_no_name_are_not_taken_over():
+    def wanted(texts):
+        first = where(texts, lambda text: text != "", "some", num_workers=0)
+        second = first.where(lambda text: "x" in text, "with x", num_workers=0)
+        return [second[n] for n in range(len(second))], packed(
+            first, 2, tokenizer=list_of
+        ).num_tokens
+
+    def list_of(text):
+        return list(text.encode())
+
+    assert wanted(["x", "abc", ""]) == (["x"], 4)
+    assert wanted(["y", "xyz!", ""]) == (["xyz!"], 5)
+    for change in (0, 1):  # of so many values, few are looked at
+        numbers = torch.arange(10_000)
+        numbers[7_777] += change
+        low = where(numbers, lambda n: bool(n <= 7_777), "low", num_workers=0)
+        assert len(low) == 7_778 - change
+    halves = [
+        where(Subset(list(texts), [0, 2]), lambda text: text == "x", "x", num_workers=0)
+        for texts in ("xax", "xab")
+    ]
+    assert [len(half) for half in halves] == [2, 1]
+
+
+def test_parts_of_data_that_has_a_name_have_names(tmp_path):
+    for number, data in enumerate(
+        [
+            Subset(Counted(100), range(50)),
+            Subset(Counted(100), [*range(49), 50]),
+            ConcatDataset([Counted(20), Counted(30, "other")]),
+        ],
+        start=1,
+    ):
+        for _ in range(2):
+            where(data, lambda n: n % 2 == 0, "even", folder=tmp_path, num_workers=0)
+            assert len(list(tmp_path.glob("*.bits"))) == number
+    unnamed = ConcatDataset([Counted(20), range(30)])
+    with pytest.raises(OptionError, match="nothing surely tells this data"):
+        where(unnamed, lambda n: True, "all", folder=tmp_path, num_workers=0)
+
+
+def test_a_filter_of_a_filter_knows_the_transform(lines, tmp_path):
+    def kept(shift):
+        data = ShardedDataset(lines, transform=lambda row: row["id"] + shift)
+        first = data.where(lambda n: True, "all", folder=tmp_path, num_workers=0)
+        return len(first.where(lambda n: n < 100, "low", folder=tmp_path, num_workers=0))
+
+    assert (kept(0), kept(10)) == (100, 90)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "head"])

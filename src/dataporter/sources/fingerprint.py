@@ -89,7 +89,7 @@ class Fingerprint:
     def _ask(self, dataset: Any) -> str | None:
         # Once: it may cost what it likes.
         if id(dataset) not in self._told:
-            self._told[id(dataset)] = _told(dataset)
+            self._told[id(dataset)] = declared_fingerprint(dataset)
         return self._told[id(dataset)]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def dataset_fingerprint(dataset: Any) -> str | None:
     >>> dataset_fingerprint(["a", "b"]) is None
     True
     """
-    return _fingerprint(dataset, _told)
+    return _fingerprint(dataset, declared_fingerprint)
 
 
 _Ask = Callable[[Any], str | None]
@@ -240,7 +240,7 @@ def _sized(name: str, count: int, paths: list[Any]) -> str | None:
     return f"{name} {count} {sizes}"
 
 
-def _told(dataset: Any) -> str | None:
+def declared_fingerprint(dataset: Any) -> str | None:
     """Return the fingerprint that a dataset declares."""
     own = getattr(dataset, "fingerprint", None)
     if callable(own):

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from dataporter.cores import usable_cores
 from dataporter.errors import LeftOutError, OptionError
 from dataporter.shards.index_places import user_folder
-from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.once import Look, in_order
-from dataporter.views.parts import read
+from dataporter.views.parts import name_of, read
 
 try:
     import fcntl
@@ -133,9 +132,9 @@ class Counted(NamedTuple):
 
     def _digest(self) -> str | None:
         """Name the numbers of this data; None if the data has no name."""
-        fingerprint = dataset_fingerprint(self.data)
-        if fingerprint is None or isinstance(self.data, list | tuple):
-            return None  # what lies in memory is counted quickly, and may change
+        fingerprint = name_of(self.data)
+        if fingerprint is None:
+            return None
         named = json.dumps([fingerprint, len(self.data), self.name])
         return hashlib.blake2b(named.encode(), digest_size=12).hexdigest()
 

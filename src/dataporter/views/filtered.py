@@ -22,7 +22,7 @@ from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.bitmap import Bitmap
 from dataporter.views.code_hash import code_hash
 from dataporter.views.judging import Judged, Predicate, kept_samples
-from dataporter.views.parts import Asked, index_space, order_of, read
+from dataporter.views.parts import Asked, index_space, name_of, order_of, read
 from dataporter.views.told_order import ToldOrder
 from dataporter.views.verdicts import Place, digest_of
 
@@ -62,7 +62,7 @@ def where(
 
     The predicate is evaluated once for all samples, by several processes. A run that is killed goes
     on where it was. The verdicts are kept by the data's fingerprint, the name and a hash of the
-    predicate's code. Data without a fingerprint is evaluated each time.
+    predicate's code. Data that declares no fingerprint is evaluated each time.
 
     >>> threes = where(range(100), lambda number: number % 3 == 0, name="threes", num_workers=0)
     >>> len(threes), threes[5]
@@ -93,7 +93,7 @@ def where(
         msg = f"the data has no samples, so the filter {name!r} keeps none."
         raise OptionError(msg)
     fingerprint = dataset_fingerprint(data)
-    place = _place(data, predicate, name, fingerprint, None if folder is None else Path(folder))
+    place = _place(data, predicate, name, None if folder is None else Path(folder))
     kept = kept_samples(data, predicate, name, place=place, workers=num_workers)
     if len(kept) == 0:
         msg = (
@@ -146,6 +146,16 @@ class Filtered:
         """Return the fingerprint of the data, with the name and a hash of the verdicts."""
         verdicts = digest_of(self._kept.bits)
         return ", ".join(filter(None, [self._of, f"where {self.name} {verdicts}"]))
+
+    @property
+    def is_named(self) -> bool:
+        """True if the fingerprint names the data too, not only what is kept of it."""
+        return name_of(self.data) is not None
+
+    @property
+    def transform(self) -> Any:
+        """The function that makes samples of the data, if the data has one."""
+        return getattr(self.data, "transform", None)
 
     def where(self, predicate: Predicate, name: str | None = None, **options: Any) -> Any:
         """Return those samples of this view that pass another predicate: see `views.where`."""
@@ -283,16 +293,15 @@ def _checked_index(index: SupportsIndex, length: int, space: int | None = None) 
     return number + length if number < 0 else number
 
 
-def _place(
-    data: Any, predicate: Predicate, name: str, fingerprint: str | None, folder: Path | None
-) -> Place | None:
+def _place(data: Any, predicate: Predicate, name: str, folder: Path | None) -> Place | None:
     """Return the place of the verdicts; None if nothing tells this data from other data."""
+    fingerprint = name_of(data)
     if fingerprint is None:
         if folder is None:
             return None
         msg = (
-            f"verdicts on {type(data).__name__} cannot be kept in a folder: nothing tells this "
-            "data from other data of the same length. Give the dataset a method fingerprint() "
+            f"verdicts on {type(data).__name__} cannot be kept in a folder: nothing surely tells "
+            "this data from other data of the same length. Give the dataset a method fingerprint() "
             "that returns a text, or leave folder= out to evaluate the predicate each time."
         )
         raise OptionError(msg)

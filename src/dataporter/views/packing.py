@@ -92,7 +92,7 @@ def packed(
     - `pad_id`, `end_id`: the id of padding; an id that is added at the end of each document.
     - `lengths`: the number of tokens of each document, if it is known. Otherwise they are counted
       once, with `num_workers`, and kept in `folder`: by default beside the index of the data or in
-      the user's cache folder. Data without a fingerprint is counted each time.
+      the user's cache folder. Data that declares no fingerprint is counted each time.
     - `name`: a name for the tokenizer, under which its counts are kept. By default it is made of
       the tokenizer's own name and its code.
     """

@@ -114,7 +114,7 @@ class Segments:
 
     @cached_property
     def _turns(self) -> list[Turns]:
-        turns = []
+        turns: list[Turns] = []
         start = 0
         for segment, pattern in zip(self._segments, self._patterns, strict=True):
             if turns and segment.start > start:

@@ -67,7 +67,8 @@ class Turns:
         within = draws - self._draws_before(parts, turns)
         epochs, rest = np.divmod(turns - self._head, self._later)
         later = self._first + epochs * self._length + rest * self._group
-        return np.where(turns < self._head, turns * self._group, later) + within
+        begins: NDArray[np.int64] = np.where(turns < self._head, turns * self._group, later)
+        return begins + within
 
     def _turns(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the turn of each position, and the place in it."""
@@ -90,11 +91,13 @@ class Turns:
         """Count the samples that short turns of each part have not had, before a turn."""
         ends = np.where(turns < self._head, 0, 1 + (turns - self._head) // self._later)
         periods, rest = np.divmod(ends, len(self._short) - 1)
-        short = periods * self._short[-1, parts] + self._short[rest, parts]
+        short: NDArray[np.int64] = periods * self._short[-1, parts] + self._short[rest, parts]
         is_first = (ends > 0) & (self._short[1, parts] > 0)
         first = self._head * self._group - self._first
         later = self._later * self._group - self._length
-        return short * later + is_first * (first - later)
+        short *= later
+        short += is_first * (first - later)
+        return short
 
     @cached_property
     def _taken(self) -> NDArray[np.int64]:
