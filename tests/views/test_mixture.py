@@ -454,6 +454,16 @@ def test_verify_says_exact():
     assert report.is_exact, report
 
 
+def make_verified_from_one():
+    return loader_of(mix(epoch=75, batches_from="one"), 8)
+
+
+def test_verify_says_exact_of_batches_from_one_part_and_leaves_other_sizes_out():
+    report = verify(make_verified_from_one, batches=12, seconds=100, points=1, workers=[1])
+    assert report.is_exact, report
+    assert "Mixture chooses samples for batches of this size" in str(report)
+
+
 # Mistakes
 
 

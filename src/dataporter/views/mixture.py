@@ -118,6 +118,12 @@ class Mixture:
         """True if a part does so: batches may be shorter."""
         return any(getattr(data, "leaves_samples_out", False) for data in self._datasets.values())
 
+    @property
+    def chooses_batches(self) -> bool:
+        """True if batches of another size would have other samples, here or in a part."""
+        in_parts = (getattr(data, "chooses_batches", False) for data in self._datasets.values())
+        return self._batches_from == "one" or any(in_parts)
+
     def __getitem__(self, index: int) -> Any:
         if not -self.index_space <= index < self.index_space:
             msg = f"the index {index} is out of range: the mixture has {len(self):,} samples."

@@ -36,6 +36,7 @@ class LoaderFacts:
     in_threads: bool
     skips_errors: bool
     leaves_samples_out: bool
+    chooses_batches: bool
     has_collate_fn: bool
     has_worker_init_fn: bool
     has_randomness: bool
@@ -71,6 +72,8 @@ class LoaderFacts:
             return "on_error='skip' leaves samples out, and batches do not say which"
         if self.leaves_samples_out:
             return f"{self.dataset} leaves samples out, and batches do not say which"
+        if self.chooses_batches:
+            return f"{self.dataset} chooses samples for batches of this size"
         if self.batch_size is None:
             return "batch_size=None delivers single samples"
         return ""
@@ -111,6 +114,7 @@ def _facts(
         in_threads=given["engine"] == "threads",
         skips_errors=given["on_error"] == "skip",
         leaves_samples_out=getattr(loader.dataset, "leaves_samples_out", False),
+        chooses_batches=getattr(loader.dataset, "chooses_batches", False),
         has_collate_fn=given["collate_fn"] is not None or given["converter"] is not None,
         has_worker_init_fn=given["worker_init_fn"] is not None,
         has_randomness=given["randomness"],
