@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from dataporter.law import Plan, ShuffledOrder, Topology
 from dataporter.law.keys import key_as_int
+from dataporter.shards.tracks import TracksOrder
 from dataporter.views import Mixture
+from dataporter.views.mixture_order import Part
+from dataporter.views.part_of import PartOf
 from dataporter.views.segments import Segment, continued
 from dataporter.views.shares import as_integers, pattern_of
 
@@ -127,6 +130,33 @@ def test_counts_are_those_of_the_run(mixture, group, position):
     expected = np.bincount(parts, minlength=len(lengths)).tolist()
     epoch, at = divmod(position, order.length)
     assert list(order.counts(epoch, at).values()) == expected
+
+
+@given(
+    mixture=mixtures(),
+    group=st.integers(1, 4),
+    rows=st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    epoch=st.integers(0, 3),
+)
+def test_blocks_of_a_part_are_in_use_where_they_are_read(mixture, group, rows, epoch):
+    order = order_of(make(*mixture, batches_from="one"), step_size=group)
+    of_blocks = Part(TracksOrder(np.array(rows), tracks=2, seed=3), sum(rows))
+    order = replace(order, parts=dict.fromkeys(order.parts, of_blocks))
+    found = order.indices(epoch, np.arange(order.length))
+    for number in range(len(order.parts)):
+        uses = order.uses_of_part(number, epoch)
+        read = PartOf(order, number * sum(rows), sum(rows), number)
+        assert read.uses(epoch).blocks.tolist() == uses.blocks.tolist()
+        own = read.indices(epoch, np.arange(order.length))
+        assert [n for n in own if n >= 0] == [
+            n % sum(rows) for n in found if n // sum(rows) == number
+        ]
+        blocks = np.searchsorted(np.cumsum(rows), own, side="right")
+        for position in np.flatnonzero(own >= 0).tolist():
+            there = uses.blocks == blocks[position]
+            assert np.any((uses.first[there] <= position) & (position <= uses.last[there]))
+        assert np.all(np.diff(uses.first) >= 0)
+        assert np.all((uses.first <= uses.last) & (uses.last < order.length))
 
 
 @given(mixture=mixtures(), world_size=st.integers(1, 5), batch=st.integers(1, 6))

@@ -177,10 +177,9 @@ class MixtureOrder(Order):
         part = list(self.parts.values())[number]
         begin = epoch * self.length
         first, last = (int(self._places.counts(at)[number]) for at in (begin, begin + self.length))
-        found = []
-        for own_epoch in range(
-            first // part.order.length, max(last - 1, 0) // part.order.length + 1
-        ):
+        none = np.zeros(0, dtype=np.int64)
+        found = [(none, none, none)]  # a part may have no turn in an epoch
+        for own_epoch in range(first // part.order.length, -(-last // part.order.length)):
             known = part.order.uses(own_epoch)
             if known is None:
                 return None
