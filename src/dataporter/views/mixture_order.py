@@ -178,7 +178,8 @@ class MixtureOrder(Order):
         begin = epoch * self.length
         first, last = (int(self._places.counts(at)[number]) for at in (begin, begin + self.length))
         none = np.zeros(0, dtype=np.int64)
-        found = [(none, none, none)]  # a part may have no turn in an epoch
+        # A part may have no turn in an epoch.
+        found: list[tuple[NDArray[np.int64], ...]] = [(none, none, none)]
         for own_epoch in range(first // part.order.length, -(-last // part.order.length)):
             known = part.order.uses(own_epoch)
             if known is None:
