@@ -12,6 +12,7 @@ from support import Augmented, plain
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, OptionTypeError, StateMismatchError
+from dataporter.patched_dataloader import PatchedDataLoader
 from dataporter.stateful_dataloader import StatefulDataLoader
 from dataporter.testing import verify
 from dataporter.views import LengthBatches
@@ -93,7 +94,7 @@ def test_samples_of_a_batch_may_be_bounded():
 # Loaders
 
 
-@pytest.mark.parametrize("kind", [ResumableDataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("kind", [ResumableDataLoader, StatefulDataLoader, PatchedDataLoader])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_loaders_deliver_the_batches(kind, num_workers):
     loader = loader_of(SMALL, kind, num_workers=num_workers)
