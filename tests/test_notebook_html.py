@@ -7,7 +7,7 @@ from support import Ids
 from dataporter import ResumableDataLoader
 from dataporter.converters import KeyBasedDtypeConverter
 from dataporter.law.explanation import explain
-from dataporter.testing import Cause, Check, Report
+from dataporter.testing import Cause, Check, Present, Report
 
 EVIL = "<script>alert('$x$')</script> & more"
 
@@ -58,6 +58,25 @@ def test_a_verify_report_shows_checks_verdict_and_cause():
     for text in (report.loader, report.reference, "NOT EXACT: 1 of 2", "What to do: no clock"):
         assert text in shown
     assert repr(report) == str(report)
+
+
+def test_a_verify_report_of_another_loader_shows_both_loaders():
+    lost = Check(name="other samples", outcome="differs", words=EVIL)
+    report = Report(
+        loader="ours",
+        reference="Compared",
+        checks=(Check(name="after 1 batch", outcome="exact", batches=19),),
+        present=Present(loader="torch's DataLoader", checks=(lost,)),
+    )
+    assert cells(report) == [
+        ["outcome", "check", "batches", ""],
+        ["differs", "other samples", "", EVIL],
+        ["outcome", "check", "batches", ""],
+        ["exact", "after 1 batch", "19", ""],
+    ]
+    shown = " ".join(words(report))
+    assert "torch's DataLoader As it is" in shown
+    assert "With dataporter and the same arguments: ours" in shown
 
 
 def test_a_conversion_report_shows_what_its_text_does():

@@ -16,6 +16,8 @@ _SWITCH = (
     "arguments, and keep its state_dict() in your checkpoints."
 )
 
+_AS_IT_IS = "As it is, interrupted and started again:"
+
 Outcome: TypeAlias = Literal["exact", "differs", "skipped", "not run"]
 
 
@@ -67,7 +69,7 @@ class Present:
 
     def heading(self) -> str:
         """Describe the loader."""
-        return "\n".join((wrapped(self.loader), "As it is, interrupted and started again:"))
+        return "\n".join((wrapped(self.loader), _AS_IT_IS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -108,10 +110,11 @@ class Report:
 
     def heading(self) -> str:
         """Describe the loader and the uninterrupted run."""
-        lines = [self.loader, self.reference]
-        if self.present is not None:
-            lines[0] = f"With dataporter and the same arguments: {self.loader}"
-        return "\n".join(map(wrapped, lines))
+        return "\n".join(map(wrapped, self._about()))
+
+    def _about(self) -> list[str]:
+        which = "" if self.present is None else "With dataporter and the same arguments: "
+        return [f"{which}{self.loader}", self.reference]
 
     def verdict(self) -> str:
         """Return the outcome, and the likely cause of a difference."""
@@ -160,11 +163,12 @@ class Report:
     def _repr_html_(self) -> str:
         before = []
         if self.present is not None:
-            before = [paragraphs(self.present.heading()), _html_of(self.present.checks)]
+            about = paragraphs(self.present.loader, _AS_IT_IS)
+            before = [about, _html_of(self.present.checks)]
         return "\n".join(
             [
                 *before,
-                paragraphs(self.heading()),
+                paragraphs(*self._about()),
                 _html_of(self.checks),
                 paragraphs(*self._verdict()),
             ]
