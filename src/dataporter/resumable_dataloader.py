@@ -36,6 +36,8 @@ from dataporter.sources.lanes.datapipes import is_datapipe, with_shuffling
 from dataporter.sources.loading import resumption
 from dataporter.sources.passes import Pass
 from dataporter.sources.source import Result
+from dataporter.sources.tally import Tallies
+from dataporter.stats import LoaderStats, loader_stats
 from dataporter.steps import numbered, numbered_with_bar, progress_bars
 from dataporter.strategies import resolve_strategy
 from dataporter.wiring import (
@@ -129,6 +131,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         strategy = resolve_strategy(options.strategy, options.rank, options.world_size)
         self._options = options
         self._runner = make_runner(options)
+        self._tallies = Tallies()
         self._fetch = make_fetcher(options, dataset)
         self._source, sampler = make_source(
             dataset, self._fetch, options, strategy, pipe_shuffle=pipe_shuffle
@@ -179,7 +182,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         if epoch is not None:  # on the sampler, as torch's users and trainers do
             self.set_epoch(epoch)
         self._source.look_again()
-        return Pass(self._cursor, self._run, self._source)
+        return Pass(self._cursor, self._run, self._source, self._tallies)
 
     def steps(self, *, progress: bool = False) -> Iterator[tuple[int, Any]]:
         """Iterate over one pass: each batch with its number in the epoch, from 0.
@@ -370,6 +373,25 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def explain(self) -> Explanation:
         """Say in words where the run stands, what comes next and what a resume needs."""
         return self._source.explained(self._cursor.progress)
+
+    def stats(self) -> LoaderStats:
+        """Say what the loader does, in numbers: rates, the share of time waited, workers.
+
+        It may be called at any moment, from any thread and in signal handlers, and changes nothing.
+
+        >>> loader = ResumableDataLoader(range(10), batch_size=4)
+        >>> for batch in loader:
+        ...     pass
+        >>> loader.stats().samples
+        10
+        """
+        return loader_stats(
+            self._tallies,
+            self._runner,
+            epoch=self.epoch,
+            skipped=len(self.skipped),
+            dataset=self.dataset,
+        )
 
     def note_times(self, timing: Timing) -> None:
         """Note the times of passes from now on, and of workers that are started from now on.

@@ -14,11 +14,18 @@ import contextlib
 import os
 import select
 import tempfile
+from array import array
 from collections.abc import Iterable, Iterator
 
 from dataporter.engine.arena import create_arena
 from dataporter.engine.wire import ISSUE, REPLY, STOP
 from dataporter.engine.worker import Wiring
+
+try:
+    import fcntl
+    import termios
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _REPLIES_AT_ONCE = 256
 # Bytes of whole messages that a pipe takes as one, however little room it has. Windows has no
@@ -99,6 +106,14 @@ class Connections:
                 yield from REPLY.iter_unpack(data)
                 if len(data) < most:  # there was no more
                     return
+
+    def num_unread(self) -> int:
+        """Count the replies that are there, and read none."""
+        unread = array("i", [0])
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if fcntl is not None:
+                fcntl.ioctl(self.replies, termios.FIONREAD, unread)
+        return unread[0] // REPLY.size
 
     def stop_one(self) -> None:
         """Tell one worker to end, whoever reads it first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import select
@@ -25,6 +26,9 @@ from dataporter.engine.starting import signals_delayed, start_worker
 from dataporter.engine.worker import IN_HAND, Duty
 from dataporter.engine.worker_options import WorkerOptions
 from dataporter.fetch import Fetches
+from dataporter.law.explanation import counted
+
+_log = logging.getLogger(__name__)
 
 _STARTING = 2**64 - 1  # in place of an issue's number, until a worker can report errors
 
@@ -65,19 +69,33 @@ class Crew:
         """The number of workers."""
         return sum(process is not None for process in self._workers)
 
+    @property
+    def num_alive(self) -> int:
+        """The number of workers that live, whether the deaths of others were noticed or not."""
+        watched = list(self._watched.values())
+        poll = select.poll()  # one of its own: another thread may be polling
+        for descriptor in watched:
+            poll.register(descriptor, select.POLLIN)
+        return len(watched) - len(poll.poll(0))
+
     def start(self) -> None:
         """Start every worker that is missing."""
         limit_leavers(self._options.num_workers, reads=id(self._options.dataset))
+        started = []
         for worker, process in enumerate(self._workers):
             if process is None and self.size - self._retiring < self.wanted:
-                self._start(worker)
+                started.append(self._start(worker))
+        if started:
+            pids = ", ".join(map(str, started))
+            _log.info("started %s (pid %s)", counted(len(started), "worker"), pids)
 
     def retire_one(self) -> None:
         """Expect one worker less: one of them has been told to end."""
         self.wanted -= 1
         self._retiring += 1
 
-    def _start(self, worker: int) -> None:
+    def _start(self, worker: int) -> int | None:
+        """Start one worker, and return its pid."""
         options = self._options
         duty = Duty(
             worker=worker,
@@ -96,6 +114,7 @@ class Crew:
             for poll in (self._poll, self._deaths):
                 poll.register(watched, select.POLLIN)
             kill_at_exit(process)
+        return process.pid
 
     def dead(self) -> list[int]:
         """List workers that have ended without being told to."""

@@ -16,6 +16,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from dataporter.engine.board import Board, Issue
@@ -26,8 +27,8 @@ from dataporter.engine.issuing import Issuer
 from dataporter.engine.leaving import look_after_leavers
 from dataporter.engine.losses import Losses
 from dataporter.engine.pace import Pace
-from dataporter.engine.recovery import Recovery
-from dataporter.engine.results import Results
+from dataporter.engine.recovery import Recovery, Replacements
+from dataporter.engine.results import Results, Running
 from dataporter.engine.signals import EVERY_SIGNAL, delayed
 from dataporter.engine.slots import Slots
 from dataporter.engine.taking import Taker
@@ -45,7 +46,9 @@ _LONGEST_POLL = 2**31 - 1  # milliseconds
 class ProcessEngine:
     """Runs tasks in worker processes. One run at a time; the workers stay for the next."""
 
-    def __init__(self, fetch: Fetches, options: WorkerOptions) -> None:
+    def __init__(
+        self, fetch: Fetches, options: WorkerOptions, replacements: Replacements | None = None
+    ) -> None:
         # Interrupted halfway, it would leave descriptors open.
         with delayed(EVERY_SIGNAL):
             self._fetch = fetch
@@ -67,7 +70,10 @@ class ProcessEngine:
             self._issuer = Issuer(self._board, self._budget, slots, connections)
             self._taker = Taker(fetch, options, slots)
             self._losses = Losses(options.max_restarts)
-            self._recovery = Recovery(self._board, self._issuer, connections, crew, self._losses)
+            self._recovery = Recovery(
+                *(self._board, self._issuer, connections, crew, self._losses),
+                Replacements() if replacements is None else replacements,
+            )
             self._running = False
             self._in_a_hurry = 0  # batches until the consumer counts as not waiting any more
             self._is_exiting = sys.is_finalizing  # kept: at exit, modules are emptied
@@ -115,7 +121,7 @@ class ProcessEngine:
         next(results)  # prime the generator, so that dropping it runs its finally block
         self._issuer.top_up(tasks, self._budget.usual)
         self._crew.start()
-        return Results(results, self._is_next_there)
+        return Results(results, self._is_next_there, partial(_look, weakref.ref(self)))
 
     def _deliver(self, tasks: Iterator[Task], *, then_close: bool) -> Iterator[Any]:
         pace = Pace(self._options.num_workers) if self._options.adapts else None
@@ -208,6 +214,13 @@ class ProcessEngine:
         self._issuer.read_replies()
         return self._board.is_next_ready()
 
+    def look(self) -> Running:
+        """Return what is ready now, and how many workers live."""
+        if not self.is_ours:
+            return Running()
+        ready = self._board.num_ready + self._connections.num_unread()
+        return Running(min(ready, len(self._board)), self._crew.num_alive)
+
     def _adapt(self, wanted: int) -> None:
         """Change the number of workers."""
         if wanted > self._crew.wanted:
@@ -241,6 +254,12 @@ class ProcessEngine:
                 self._crew.kill(worker)
                 if not self._crew.dismiss(worker).is_alive():
                     self._board.release(self._crew.issue_of(worker))
+
+
+def _look(engine: weakref.ref[ProcessEngine]) -> Running:
+    """Look at an engine, if it still exists."""
+    there = engine()
+    return Running() if there is None else there.look()
 
 
 def _close(owner: int, crew: Crew, connections: Connections, *, waits: bool = False) -> None:

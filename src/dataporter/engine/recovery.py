@@ -6,6 +6,7 @@ There are two policies: `lost_by_any_worker` where any worker may run a task, an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Container
 from typing import TypeVar
 
@@ -15,6 +16,8 @@ from dataporter.engine.crew import Crew
 from dataporter.engine.issuing import Issuer
 from dataporter.engine.losses import Loss, Losses
 from dataporter.fetch.tasks import Renew, Task
+
+_log = logging.getLogger(__name__)
 
 TaskT = TypeVar("TaskT")
 
@@ -47,6 +50,13 @@ def lost_by_lane_workers(
     return [(number, task, False) for (number, _), task in zip(lost, tasks, strict=True)]
 
 
+class Replacements:
+    """Counts the workers of a loader that were replaced, over all of its engines."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Recovery:
     """Replaces the dead workers of one engine, as long as its run makes progress.
 
@@ -60,12 +70,14 @@ class Recovery:
         connections: Connections,
         crew: Crew,
         losses: Losses,
+        replacements: Replacements,
     ) -> None:
         self._board = board
         self._issuer = issuer
         self._connections = connections
         self._crew = crew
         self._losses = losses
+        self._replacements = replacements
         self.renew: Renew | None = None
 
     def replace_dead_workers(self, killed: Collection[int] = ()) -> None:
@@ -82,6 +94,9 @@ class Recovery:
             _, oldest = self._board.oldest
             # May raise: by now nothing is half done.
             self._losses.note([loss for loss in losses if loss.worker not in killed], oldest.task)
+            self._replacements.count += len(losses)
+            for loss in losses:
+                _log.info("replacing worker %d (pid %s), which has died", loss.worker, loss.pid)
         self._crew.start()  # also if one retired as told, and more are wanted again by now
 
     def _lost_issues(self, dead: list[int]) -> list[Reissue[Task]]:

@@ -10,7 +10,8 @@ import torch
 from dataporter.engine.device import sent_ahead, ways_to
 from dataporter.engine.inline import run_inline
 from dataporter.engine.processes import ProcessEngine
-from dataporter.engine.results import Results
+from dataporter.engine.recovery import Replacements
+from dataporter.engine.results import Results, Running
 from dataporter.engine.threads import run_in_threads
 from dataporter.engine.worker_options import WorkerOptions
 from dataporter.fetch import Fetches
@@ -37,10 +38,13 @@ class Runner:
         self._convert = convert
         self._kept: ProcessEngine | None = None  # its workers stay from pass to pass
         self._kept_ran_last = False
+        self.replacements = Replacements()
+        self.look: Callable[[], Running] = Running  # at what the engine of the newest pass has
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers stay with the process that has started them.
-        return {**self.__dict__, "_kept": None, "_kept_ran_last": False}
+        fresh = {"replacements": Replacements(), "look": Running}
+        return {**self.__dict__, "_kept": None, "_kept_ran_last": False, **fresh}
 
     @property
     def copies_ahead(self) -> bool:
@@ -63,6 +67,19 @@ class Runner:
         renew: Renew | None = None,
     ) -> Results:
         """Run one pass. Worker processes stay for the next if `stays`."""
+        results = self._results(tasks, fetch, options, randomness, stays, renew)
+        self.look = results.look
+        return results
+
+    def _results(
+        self,
+        tasks: Iterator[Task],
+        fetch: Fetches,
+        options: WorkerOptions,
+        randomness: bool,
+        stays: bool,
+        renew: Renew | None,
+    ) -> Results:
         if options.num_workers == 0:
             return run_inline(tasks, fetch, pin_memory=options.pin_memory)
         if self._in_threads:
@@ -71,7 +88,7 @@ class Runner:
             self.close()
         engine = self._kept
         if engine is None or not engine.is_free:
-            engine = ProcessEngine(fetch, options)
+            engine = ProcessEngine(fetch, options, self.replacements)
         if stays and self._kept is None:
             self._kept = engine
         self._kept_ran_last = engine is self._kept

@@ -18,7 +18,7 @@ from typing import Any
 
 from dataporter.engine.inline import attempted
 from dataporter.engine.pinning import can_pin
-from dataporter.engine.results import Results
+from dataporter.engine.results import Results, Running
 from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
 from dataporter.fetch import Fetches, Late
@@ -35,7 +35,12 @@ def run_in_threads(
     def is_there() -> bool:
         return not ahead or any(future.done() for future in _awaited(ahead, options))
 
-    return Results(_delivered(tasks, fetch, options, ahead, randomness=randomness), is_there)
+    def look() -> Running:
+        done = sum(future.done() for future in list(ahead))
+        return Running(done, options.num_workers if ahead else 0)
+
+    each = _delivered(tasks, fetch, options, ahead, randomness=randomness)
+    return Results(each, is_there, look)
 
 
 def _awaited(ahead: dict[Future[Any], Task], options: WorkerOptions) -> list[Future[Any]]:
@@ -92,6 +97,7 @@ def _delivered(
     finally:
         if not sys.is_finalizing():  # by then threads have ended and modules are gone
             executor.shutdown(wait=waits, cancel_futures=True)
+            ahead.clear()  # with the batches in it
 
 
 def _why_late(options: WorkerOptions) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from time import monotonic_ns
 from typing import Any
 
 from dataporter.errors import StaleIteratorError
@@ -19,6 +20,7 @@ from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.law.epochs import Cursor
 from dataporter.law.state import Progress
 from dataporter.sources.source import Result, Source
+from dataporter.sources.tally import Tallies
 
 
 class Pass(Iterator[Any]):
@@ -30,26 +32,38 @@ class Pass(Iterator[Any]):
     """
 
     def __init__(
-        self, cursor: Cursor, run: Callable[[Progress], Iterator[Result]], source: Source
+        self,
+        cursor: Cursor,
+        run: Callable[[Progress], Iterator[Result]],
+        source: Source,
+        tallies: Tallies,
     ) -> None:
         self._cursor = cursor
         self._run = run
         self._source = source
+        self._tallies = tallies
         self._begin()
+
+    @property
+    def _progress(self) -> Progress:
+        """Where this pass stands."""
+        return self._tally.last[0]
 
     def _begin(self) -> None:
         """Begin where the cursor says; if that fails, the cursor goes on saying so."""
-        before = self._cursor.newest_pass
+        before, began = self._cursor.newest_pass, monotonic_ns()
         self._loads = self._changes = -1  # until it has begun
         self._coming: tuple[Result, ...] = ()  # results that come next
         # What was under way ends here, so that its workers are free for what begins.
         self._results: Iterator[Result] | None = iter(())
         self._broken = False  # the results are at their end, and the epoch is not
         try:
-            self._progress = self._cursor.begin_pass()
+            progress = self._cursor.begin_pass()
+            self._tally = self._tallies.begin(progress, began)
             self._number = self._cursor.newest_pass
-            if not self._progress.finished:
-                self._results = self._run(self._progress)
+            if not progress.finished:
+                self._results = self._run(progress)
+                self._tally.note_wait(began)
             self._loads, self._changes = self._cursor.loads, self._cursor.changes
         except BaseException:
             if self._cursor.newest_pass != before:
@@ -57,6 +71,9 @@ class Pass(Iterator[Any]):
             raise
 
     def __next__(self) -> Any:
+        tally = self._tally
+        tally.unmeasured -= 1
+        asked = monotonic_ns() if tally.unmeasured < 0 else 0
         while True:
             if self._changes != self._cursor.changes and self._results is not None:
                 self._follow_change()
@@ -71,6 +88,7 @@ class Pass(Iterator[Any]):
             if type(batch) is Late:
                 # Nothing has changed: the next call waits on for the same batch.
                 self._coming, self._broken = self._coming[1:], False
+                self._tally.note_wait(asked or monotonic_ns())
                 try:
                     raise batch.error
                 finally:
@@ -79,12 +97,22 @@ class Pass(Iterator[Any]):
             if type(batch) is Failed:
                 # The state stays before it. Who catches this and goes on, goes on after it.
                 error = _raisable(batch.error)
-                self._progress, self._coming, self._broken = progress, self._coming[1:], False
+                self._note_undelivered(progress)
+                self._tally.last, self._coming, self._broken = leads_to, self._coming[1:], False
                 raise error
+            if batch is EMPTY:  # every sample of it was left out
+                self._note_undelivered(progress)
+            elif asked:
+                self._tally.measure(leads_to, batch, asked)
             self._cursor.deliver(progress, contents, by=self._number)
-            self._progress, self._coming, self._broken = progress, self._coming[1:], False
-            if batch is not EMPTY:  # else every sample of it was left out
+            self._tally.last, self._coming, self._broken = leads_to, self._coming[1:], False
+            if batch is not EMPTY:
                 return batch
+
+    def _note_undelivered(self, progress: Progress) -> None:
+        """Take note that a batch which counts in the progress is not handed over."""
+        batches = progress.batches_processed - self._progress.batches_processed
+        self._tally.undelivered += batches
 
     def __len__(self) -> int:
         """Batches of a full epoch, wherever this pass began, as torch's iterators say it."""
@@ -111,7 +139,9 @@ class Pass(Iterator[Any]):
 
     def _look(self) -> None:
         """Add the next result to those that come, or raise: at the end StopIteration."""
+        asked = monotonic_ns()
         result = self._next_result()
+        self._tally.note_wait(asked)
         self._coming, self._broken = (*self._coming, result), False
 
     def _finish(self) -> None:
