@@ -10,6 +10,7 @@ The names in `__all__` are imported when they are first used, so that `import da
 worker processes pay only for the modules that they need. All errors are in `dataporter.errors`.
 """
 
+import logging
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from dataporter.stateful_dataloader import StatefulDataLoader
 
 __version__ = "0.1.0"
+
+# Who uses the package decides what becomes of its log: without handlers of theirs, nothing.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "DataPorterError",

@@ -77,7 +77,7 @@ def test_an_announcement_reaches_the_porter_that_replaces_a_killed_one(tmp_path,
     plan = Plan(length=len(index), batch_size=4)
     for epoch in range(3):
         porter.announce(order, epoch, 0, len(index), plan)
-        until(lambda: porter.stats()["decoded"] >= BLOCKS * (epoch == 0))
+        until(lambda: porter.stats().get("decoded", 0) >= BLOCKS * (epoch == 0))
         for pid in porter_pids():
             os.kill(pid, signal.SIGKILL)
     assert porter.map(0)[:] == expected(index, 0)

@@ -28,7 +28,9 @@ OTHERS = {"datasets", "pandas", "pyarrow", "tokenizers", "torchdata", *CLI, *STO
 FRAMEWORKS = set().union(OTHERS, *FAMILIES)
 
 # What needs no framework, so that it may be imported without one.
-FREE = {"requirement", "rank_states", "loader_states", "distributed_checkpoint"}
+FREE = {
+    *("requirement", "rank_states", "loader_states", "logged_stats", "distributed_checkpoint"),
+}
 
 USE = """
 import sys, tempfile

@@ -9,6 +9,7 @@ see whether the dataset draws from the global generators.
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
 from dataporter.fetch import Fetches, Late
 from dataporter.fetch.generators import capture
 from dataporter.fetch.tasks import Task
+from dataporter.law.explanation import counted
+
+
+_log = logging.getLogger(__name__)
 
 
 def run_in_threads(
@@ -59,6 +64,7 @@ def _delivered(
     pins, timing = options.pin_memory and can_pin(), fetch.timing
     numbered = None if timing is None else partial(timing.join, itertools.count())
     executor = ThreadPoolExecutor(options.num_workers, "dataporter worker", numbered)
+    _log.info("started %s in threads", counted(options.num_workers, "worker"))
 
     def top_up() -> None:
         while len(ahead) < options.num_workers * options.prefetch_factor:

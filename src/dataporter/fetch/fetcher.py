@@ -34,7 +34,7 @@ from dataporter.fetch.vectorised import Gather, gather_for
 _CONTAINERS = (list, tuple, range, dict)
 
 
-_log = logging.getLogger("dataporter")
+_log = logging.getLogger(__name__)
 
 
 class Skipped(NamedTuple):

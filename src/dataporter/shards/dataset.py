@@ -166,7 +166,9 @@ class ShardedDataset:
         return self.index.fingerprint
 
     def stats(self) -> dict[str, int]:
-        """Return counters of this rank's porter since it started; none if files are only mapped.
+        """Return counters of this rank's porter since it started; none if there is no porter.
+
+        None starts as long as files are only mapped, or nothing was read.
 
         - `decoded`, `bytes`: blocks written to the cache, and their bytes; `ahead`: those of them
           that nobody had asked for yet.

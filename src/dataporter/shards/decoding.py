@@ -36,7 +36,7 @@ from dataporter.shards.reporting import Reporter
 from dataporter.shards.schedule import Lookahead, Need, Standing, bytes_ahead
 from dataporter.shards.storage.options import StorageOptions
 
-_logger = logging.getLogger("dataporter.shards")
+_log = logging.getLogger(__name__)
 
 _FIRST_LOAD = 32 << 20  # bytes of blocks that are brought ahead at a time, stored and decoded
 _MOST_LOAD = 256 << 20  # likewise, when some have come
@@ -262,7 +262,7 @@ class Decoders:
         with self._changed:  # answers are sent under it too, so that none is torn
             waiting = [job.waiting[0] for job in self._jobs.values() if job.waiting]
             if waiting:
-                answer(waiting[0].connection, (NOTE, (level, text)))
+                answer(waiting[0].connection, (NOTE, (__name__, level, text)))
 
     # One block
 
@@ -281,7 +281,7 @@ class Decoders:
                 tries -= 1
                 if not tries:
                     raise
-                _logger.info("block %s is fetched again: %s", job.block, error)
+                _log.info("block %s is fetched again: %s", job.block, error)
                 for entry in self._origin.shared(job.block):
                     self.cache.drop(entry)
             else:
@@ -349,7 +349,7 @@ class Decoders:
         with self._changed:
             if self._disk_error is None:
                 self._disk_error = error
-                _logger.warning(
+                _log.warning(
                     "The disk of %s is full. Decoded blocks keep to %s bytes from now on, and "
                     "others are evicted.",
                     *(self.cache.folder, f"{self.cache.budget:,}"),

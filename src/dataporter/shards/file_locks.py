@@ -11,7 +11,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_log = logging.getLogger("dataporter")
+_log = logging.getLogger(__name__)
 
 
 def open_and_lock(path: Path, awaited: str) -> tuple[int, bool]:

@@ -1,6 +1,6 @@
 """Notes: what the processes of ours log, sent to those they work for and logged there.
 
-Between answers, which are pairs, a note is a pair of NOTE and its level and text.
+Between answers, which are pairs, a note is a pair of NOTE and its logger's name, level and text.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from dataporter.shards.messages import receive
 
 NOTE = "note"
 
-_logger = logging.getLogger("dataporter.shards")
-
 
 def is_note(kind: object, value: Any) -> bool:
     """Log a note, and return True if a pair is one."""
     if kind != NOTE:
         return False
-    level, text = value
-    _logger.log(level, "%s", text)
+    name, level, text = value
+    logging.getLogger(name).log(level, "%s", text)
     return True
+
+
+def note_of(record: logging.LogRecord) -> tuple[str, tuple[str, int, str]]:
+    """Return a line of the log as a note."""
+    return NOTE, (record.name, record.levelno, record.getMessage())
 
 
 def received(connection: socket.socket) -> tuple[bytes | None, Any]:
@@ -39,13 +42,13 @@ class Notes(logging.Handler):
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self.waiting: deque[tuple[str, tuple[int, str]]] = deque(maxlen=1000)
+        self.waiting: deque[tuple[str, tuple[str, int, str]]] = deque(maxlen=1000)
         logger = logging.getLogger("dataporter")
         logger.addHandler(self)
         logger.setLevel(level)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.waiting.append((NOTE, (record.levelno, record.getMessage())))
+        self.waiting.append(note_of(record))
 
     def end(self) -> None:
         """Take no more notes."""

@@ -55,6 +55,7 @@ _TRIES = 100  # to map a block that others evict again and again
 _BACKLOG = 1024  # connections that wait for a porter to come up; the system may allow fewer
 _MOMENT = 0.2  # seconds that a porter gets to end
 _LONG = 5.0  # the same, if its folder is removed then
+_PATIENCE = 5.0  # seconds that a porter gets to tell its counters
 _PAUSE = 0.005  # seconds between two tries to connect
 
 # Sockets that a forked child must not hold: a porter sees the end of a process by its connection,
@@ -183,9 +184,26 @@ class Porter:
                 self._state.disconnect()
 
     def stats(self) -> dict[str, int]:
-        """Return the porter's counters, of all processes that it serves."""
-        counters: dict[str, int] = self._ask("stats")
-        return {**counters, "hits": counters.get("hits", 0) + self._hits}
+        """Return the porter's counters, of all processes that it serves; none if there is none.
+
+        A connection of its own asks for them, so a signal handler may, while a block is awaited.
+        """
+        connection = _Connection(socket.AF_UNIX)
+        _sockets.add(connection)
+        try:
+            connection.settimeout(_PATIENCE)
+            connection.connect(self._address)
+            if not is_ours(connection):
+                return {}
+            connection.sendall(pack(("stats",)))
+            error, counters = received(connection)
+        except OSError:  # none has started, or it is about to end
+            return {}
+        finally:
+            connection.close()
+        if error is not None:
+            return {}
+        return {**counters, "hits": counters["hits"] + self._hits}
 
     def close(self) -> None:
         """End the porter, as soon as no other process is connected to it."""

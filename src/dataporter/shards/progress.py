@@ -10,7 +10,7 @@ from typing import TypeVar
 
 _EVERY = 10.0  # seconds between lines in the log
 
-_log = logging.getLogger("dataporter")
+_log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 

@@ -12,7 +12,7 @@ from dataporter.law.explanation import counted
 _EVERY = 10.0  # seconds between two summaries
 _SOON = 1.0  # seconds that somebody waits before the log says so
 
-_logger = logging.getLogger("dataporter.shards")
+_log = logging.getLogger(__name__)
 
 
 class Reporter(threading.Thread):
@@ -46,7 +46,7 @@ class Reporter(threading.Thread):
                 self._tell(logging.INFO, text)
             if time.monotonic() - last >= _EVERY:
                 if text := summary(self._place, before, now):
-                    _logger.info("%s", text)
+                    _log.info("%s", text)
                 before, last = now, time.monotonic()
 
 

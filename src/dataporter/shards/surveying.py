@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from dataporter.shards.messages import pack, packed_error
-from dataporter.shards.notes import NOTE, Notes
+from dataporter.shards.notes import Notes, note_of
 from dataporter.shards.opening import Wanted, opened_here
 
 
@@ -29,7 +29,7 @@ class _Sent(Notes):
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._channel.sendall(pack((NOTE, (record.levelno, record.getMessage()))))
+        self._channel.sendall(pack(note_of(record)))
 
 
 class _Duty(threading.Thread):

@@ -11,6 +11,7 @@ handler. Whatever is interrupted before is done again from the last progress.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import Any
@@ -18,9 +19,12 @@ from typing import Any
 from dataporter.errors import StaleIteratorError
 from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.law.epochs import Cursor
+from dataporter.law.explanation import counted
 from dataporter.law.state import Progress
 from dataporter.sources.source import Result, Source
 from dataporter.sources.tally import Tallies
+
+_log = logging.getLogger(__name__)
 
 
 class Pass(Iterator[Any]):
@@ -58,17 +62,30 @@ class Pass(Iterator[Any]):
         self._results: Iterator[Result] | None = iter(())
         self._broken = False  # the results are at their end, and the epoch is not
         try:
+            is_loaded = self._cursor.has_loaded_start
             progress = self._cursor.begin_pass()
             self._tally = self._tallies.begin(progress, began)
             self._number = self._cursor.newest_pass
             if not progress.finished:
                 self._results = self._run(progress)
                 self._tally.note_wait(began)
+            self._log_start(progress, is_loaded=is_loaded)
             self._loads, self._changes = self._cursor.loads, self._cursor.changes
         except BaseException:
             if self._cursor.newest_pass != before:
                 self._cursor.take_back()
             raise
+
+    def _log_start(self, progress: Progress, *, is_loaded: bool) -> None:
+        """Log where a pass begins."""
+        length, at = self._source.length, f"{progress.samples_processed:,}"
+        where = at if length is None else f"{at} of {length:,}"
+        if progress.finished:
+            _log.debug("epoch %d has ended already: the pass is empty", progress.epoch)
+        elif is_loaded and progress.batches_processed:
+            _log.info("resumed epoch %d at %s", progress.epoch, where)
+        else:
+            _log.debug("begins epoch %d at %s", progress.epoch, where)
 
     def __next__(self) -> Any:
         tally = self._tally
@@ -149,6 +166,8 @@ class Pass(Iterator[Any]):
         if is_newest and not self._progress.finished:
             self._cursor.deliver(self._source.ended(self._progress), by=self._number)
         self._results = None
+        batches = counted(self._progress.batches_processed, "batch")
+        _log.debug("epoch %d ends after %s", self._progress.epoch, batches)
 
     def is_last(self) -> bool:
         """Return True if nothing follows the batch handed over last.

@@ -48,6 +48,10 @@ from transformers import (  # noqa: E402  likewise
 from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint  # noqa: E402
 
+from dataporter.trainers.transformers_stats import LoaderStatsCallback  # noqa: E402
+
+__all__ = ["LoaderStatsCallback", "ResumableTrainer"]
+
 _REMEDY = "Pass ignore_data_skip=True in the TrainingArguments to restart the epoch."
 
 

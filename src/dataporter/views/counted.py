@@ -35,7 +35,7 @@ _FEW = 20_000  # samples that are counted without workers
 _MOST_WORKERS = 16
 MOST = np.iinfo(np.int32).max
 
-_log = logging.getLogger("dataporter")
+_log = logging.getLogger(__name__)
 
 
 class Counted(NamedTuple):

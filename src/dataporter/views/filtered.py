@@ -18,6 +18,7 @@ from dataporter.errors import LeftOutError, OptionError, OptionTypeError
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.index_places import user_folder
+from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.bitmap import Bitmap
 from dataporter.views.code_hash import code_hash
@@ -142,6 +143,10 @@ class Filtered:
             numbers = np.array([_checked_index(each, len(self)) for each in numbers.tolist()])
         return self._kept.select(numbers)
 
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of the data, if it keeps some."""
+        return counters_of(self.data)
+
     def fingerprint(self) -> str:
         """Return the fingerprint of the data, with the name and a hash of the verdicts."""
         verdicts = digest_of(self._kept.bits)
@@ -224,6 +229,10 @@ class LazilyFiltered:
             return sample
         msg = f"sample {number} does not pass the filter {self.name!r}, so it is left out."
         raise LeftOutError(msg)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of the data, if it keeps some."""
+        return counters_of(self.data)
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the data, with the name.

@@ -31,7 +31,7 @@ _MOST = 512  # samples in a batch
 _BATCHES = 16  # at least, for each worker
 _EVERY = 10.0  # seconds between lines in the log
 
-_log = logging.getLogger("dataporter")
+_log = logging.getLogger(__name__)
 
 Predicate = Callable[[Any], Any]
 

@@ -14,6 +14,7 @@ from dataporter.errors import OptionError, OptionTypeError
 from dataporter.fetch.fetcher import getitems_of
 from dataporter.fetch.vectorised import Gather
 from dataporter.law.explanation import counted
+from dataporter.sources.counters import summed_counters
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.joined_batches import gather_of_parts
 from dataporter.views.mixture_order import MixtureOrder, Part, seeded
@@ -171,6 +172,10 @@ class Mixture:
         """Count the samples of each part among the first samples of a run."""
         order = self.epoch_order(shuffle=False, seed=0, step_size=1, world_size=1)
         return order.counts(0, samples)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of all parts that keep some, together."""
+        return summed_counters(self._datasets.values())
 
     def fingerprint(self) -> str:
         """Return the names of the parts. Their data is named by the order."""

@@ -19,6 +19,7 @@ from dataporter.fetch.vectorised import Gather
 from dataporter.law import Order, SequentialOrder, ShuffledOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.tracks import tracks_for
+from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.bins import Bins, best_fit
 from dataporter.views.boundaries import PADDING, Boundary, boundaries_of, padded
@@ -202,6 +203,10 @@ class Packed:
     def index_space(self) -> int:
         """The number that all indices are below."""
         return self._layout.space
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of the data, if it keeps some."""
+        return counters_of(self._data)
 
     def fingerprint(self) -> str:
         """Return the name of the data, of its lengths and of the way in which it is packed."""

@@ -49,7 +49,7 @@ _NOTICED = 10.0  # seconds of trouble after which the log warns
 _END = frozenset({Kind.ABSENT, Kind.CHANGED, Kind.PERMANENT})
 _CREDENTIALS = frozenset({Kind.EXPIRED, Kind.REFUSED})
 
-_log = logging.getLogger("dataporter.shards")
+_log = logging.getLogger(__name__)
 
 
 class Requests:

@@ -8,5 +8,6 @@ trainer.fit(module, train_dataloaders=loader, ckpt_path=path)
 
 from dataporter.trainers.lightning.pause import PauseCallback
 from dataporter.trainers.lightning.resume import ResumeCallback
+from dataporter.trainers.lightning.stats import LoaderStatsCallback
 
-__all__ = ["PauseCallback", "ResumeCallback"]
+__all__ = ["LoaderStatsCallback", "PauseCallback", "ResumeCallback"]
