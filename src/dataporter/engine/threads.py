@@ -27,7 +27,6 @@ from dataporter.fetch.generators import capture
 from dataporter.fetch.tasks import Task
 from dataporter.law.explanation import counted
 
-
 _log = logging.getLogger(__name__)
 
 

@@ -26,6 +26,7 @@ from dataporter.sources.source import Contents
 
 _SELDOM = 2_000_000  # ns between two measurements, at least: one takes about a thousandth of that
 _MOST_UNMEASURED = 255  # batches between two measurements
+_FIRST = 3  # batches of a pass that are measured in any case
 _WEIGHING = 1000  # the time between two weighings, in multiples of what one takes
 
 
@@ -59,14 +60,14 @@ class _Measured(NamedTuple):
     spent: int = 0
     waited: int = 0
     size: int = 0  # samples in it
-    weight: int = 0  # bytes of a batch
+    weight: float = 0.0  # bytes of a sample, as of the batch that was weighed last
 
 
 class Tally:
     """Counts what one pass delivers. `last` is what the batch delivered last leads to."""
 
     __slots__ = (
-        *("_first", "_measured", "_measurements", "_weigh_at"),
+        *("_fast", "_first", "_measured", "_measurements", "_weigh_at"),
         *("last", "undelivered", "unmeasured"),
     )
 
@@ -76,7 +77,7 @@ class Tally:
         self.unmeasured = 0  # batches that come before one is measured
         self._first = start.batches_processed
         self._measured = _Measured(self._first, start.samples_processed, began)
-        self._measurements = 0
+        self._measurements = self._fast = 0
         self._weigh_at = began
 
     def note_wait(self, asked: int) -> None:
@@ -94,26 +95,31 @@ class Tally:
         number = progress.batches_processed
         batches = max(number - before.number, 1)
         spent, weight = there - before.at, before.weight
+        samples = _samples(before, leads_to, batches)
+        size = samples / batches if contents is None else _size(contents)
         if there >= self._weigh_at:
-            with suppress(RuntimeError):  # nested tensors, or containers that contain themselves
-                weight = weight_of(batch)
+            # Nested tensors, containers that contain themselves, batches without samples.
+            with suppress(RuntimeError, ZeroDivisionError):
+                weight = weight_of(batch) / size
             self._weigh_at = there + _WEIGHING * (monotonic_ns() - there)
         self._measured = _Measured(
             number,
             progress.samples_processed,
             there,
             before.batches + batches,
-            before.samples + _samples(before, leads_to, batches),
-            before.bytes + weight * batches,
+            before.samples + samples,
+            before.bytes + round(weight * samples),
             before.spent + spent,
             before.waited + min((there - asked) * batches, spent),
-            0 if contents is None else _size(contents),
+            int(size),
             weight,
         )
+        # Few at first, and after a change: the consumer may be slow with the next one. Not always
+        # the same number: every eighth batch may be unlike the others.
+        self._fast = min(_SELDOM // (spent // batches + 1), _MOST_UNMEASURED, 2 * self._fast + 1)
         self._measurements += 1
-        unmeasured = min(_SELDOM // (spent // batches + 1), _MOST_UNMEASURED)
-        # Not always the same number: every eighth batch may be unlike the others.
-        self.unmeasured = unmeasured - unmeasured * (self._measurements % 4) // 8
+        few = self._fast * (self._measurements % 4) // 8
+        self.unmeasured = self._fast - few if self._measurements > _FIRST else 0
 
     def flow(self) -> Flow:
         """Return what was delivered up to now; the next batch is measured."""
@@ -124,10 +130,11 @@ class Tally:
         since = number - done.number  # batches that were not measured
         if since <= 0 or not done.batches:
             return Flow(batches, done.samples, done.bytes, done.spent, done.waited)
+        samples = _samples(done, last, since)
         return Flow(
             batches,
-            done.samples + _samples(done, last, since),
-            done.bytes + done.weight * since,
+            done.samples + samples,
+            done.bytes + round(done.weight * samples),
             done.spent + done.spent * since // done.batches,
             done.waited + done.waited * since // done.batches,
         )
