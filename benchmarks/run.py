@@ -12,6 +12,7 @@ Other measurements:
     resume.py    from a state to the first batch
     kit.py       collators, converters, the loader beside a training step
     profile_overhead.py  what profiling costs; not part of this run
+    stats_overhead.py  what counting for loader.stats() costs; not part of this run
 compare.py prints the changes between two stored runs. What the races are made of: measure.py
 (turns, results, tables), workloads.py (datasets), contenders.py (loaders), players.py (their
 processes), shard_data.py and shard_contenders.py (data in files, its readers), race.py,

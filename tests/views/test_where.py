@@ -447,7 +447,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
 )
 @pytest.mark.parametrize("batch_size", [1, 4, None])
 def test_a_lazy_filter_leaves_holes_and_positions_stay(options, batch_size, caplog):
-    caplog.set_level(logging.INFO, "dataporter")
+    caplog.set_level(logging.INFO, "dataporter.fetch")
     view = where(Counted(60), lambda n: n % 3 == 0, "threes", lazy=True)
     loader = ResumableDataLoader(view, batch_size=batch_size, shuffle=True, seed=1, **options)
     order = ShuffledOrder(60, 1).indices(0, np.arange(60)).tolist()

@@ -90,7 +90,8 @@ class Pass(Iterator[Any]):
     def __next__(self) -> Any:
         tally = self._tally
         tally.unmeasured -= 1
-        asked = monotonic_ns() if tally.unmeasured < 0 else 0
+        if tally.unmeasured < 0:
+            self._measure_next()
         while True:
             if self._changes != self._cursor.changes and self._results is not None:
                 self._follow_change()
@@ -105,7 +106,6 @@ class Pass(Iterator[Any]):
             if type(batch) is Late:
                 # Nothing has changed: the next call waits on for the same batch.
                 self._coming, self._broken = self._coming[1:], False
-                self._tally.note_wait(asked or monotonic_ns())
                 try:
                     raise batch.error
                 finally:
@@ -119,12 +119,24 @@ class Pass(Iterator[Any]):
                 raise error
             if batch is EMPTY:  # every sample of it was left out
                 self._note_undelivered(progress)
-            elif asked:
-                self._tally.measure(leads_to, batch, asked)
             self._cursor.deliver(progress, contents, by=self._number)
             self._tally.last, self._coming, self._broken = leads_to, self._coming[1:], False
             if batch is not EMPTY:
                 return batch
+
+    def _measure_next(self) -> None:
+        """Get the batch that comes next, and measure it. It is handed over by the caller."""
+        if self._results is None or self._changes != self._cursor.changes:
+            return
+        asked = monotonic_ns()
+        with contextlib.suppress(StopIteration):
+            if self._broken or not self._coming:
+                self._look()
+            leads_to, batch = self._coming[0]
+            if type(batch) is Late:
+                self._tally.note_wait(asked)
+            elif type(batch) is not Failed and batch is not EMPTY:
+                self._tally.measure(leads_to, batch, asked)
 
     def _note_undelivered(self, progress: Progress) -> None:
         """Take note that a batch which counts in the progress is not handed over."""
@@ -156,9 +168,7 @@ class Pass(Iterator[Any]):
 
     def _look(self) -> None:
         """Add the next result to those that come, or raise: at the end StopIteration."""
-        asked = monotonic_ns()
         result = self._next_result()
-        self._tally.note_wait(asked)
         self._coming, self._broken = (*self._coming, result), False
 
     def _finish(self) -> None:
@@ -179,7 +189,7 @@ class Pass(Iterator[Any]):
             return self._results is None
         try:
             while not self._coming or self._coming[-1][1] is EMPTY:
-                self._look()
+                self._look_ahead()
         except StopIteration:
             return True
         except Exception:  # noqa: BLE001  the next call tries from here again
@@ -191,7 +201,13 @@ class Pass(Iterator[Any]):
         if self._results is None or self._broken or self._coming:
             return
         with contextlib.suppress(StopIteration):
-            self._look()
+            self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Look likewise, before the batch is asked for: that is waiting too."""
+        asked = monotonic_ns()
+        self._look()
+        self._tally.note_wait(asked)
 
     def _follow_change(self) -> None:
         if self._loads == self._cursor.loads:

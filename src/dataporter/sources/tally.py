@@ -1,7 +1,7 @@
 """The tally of a pass: batches delivered, their samples and bytes, and the time waited for them.
 
 It is always on, so it costs next to nothing. Batches are counted by the progress, which a pass
-keeps anyway. Of batches that take less than two milliseconds only some are measured, and the
+keeps anyway. Of batches that take less than 25 milliseconds only some are measured, and the
 others are taken to be like them; of all others, each one is.
 
 A tally is read at any moment, from any thread and in signal handlers, without a lock: what belongs
@@ -24,10 +24,10 @@ from dataporter.fetch.tasks import Task
 from dataporter.law.state import Progress
 from dataporter.sources.source import Contents
 
-_SELDOM = 2_000_000  # ns between two measurements, at least: one takes about a thousandth of that
-_MOST_UNMEASURED = 255  # batches between two measurements
+_SELDOM = 25_000_000  # ns between two measurements, at least: one takes up to 20,000
+_MOST_UNMEASURED = 1023  # batches between two measurements
 _FIRST = 3  # batches of a pass that are measured in any case
-_WEIGHING = 1000  # the time between two weighings, in multiples of what one takes
+_WEIGHING = 4000  # the time between two weighings, in multiples of what one takes
 
 
 class Flow(NamedTuple):
@@ -128,15 +128,15 @@ class Tally:
         number = last[0].batches_processed
         batches = max(number - self._first - self.undelivered, 0)
         since = number - done.number  # batches that were not measured
-        if since <= 0 or not done.batches:
+        if since <= 0:
             return Flow(batches, done.samples, done.bytes, done.spent, done.waited)
-        samples = _samples(done, last, since)
+        samples, measured = _samples(done, last, since), max(done.batches, 1)
         return Flow(
             batches,
             done.samples + samples,
             done.bytes + round(done.weight * samples),
-            done.spent + done.spent * since // done.batches,
-            done.waited + done.waited * since // done.batches,
+            done.spent + done.spent * since // measured,
+            done.waited + done.waited * since // measured,
         )
 
 

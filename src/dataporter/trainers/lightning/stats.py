@@ -23,7 +23,7 @@ class LoaderStatsCallback(Callback):
         self.every_n_steps = checked_steps(every_n_steps)
         self.prefix = prefix
         self._stats = LoggedStats(prefix)
-        self._logged_at = -1  # a step, which may be made of several batches
+        self._logged_at = 0  # a step, which may be made of several batches
 
     def __repr__(self) -> str:
         name = type(self).__name__
