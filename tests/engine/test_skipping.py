@@ -154,6 +154,8 @@ def test_a_sample_is_listed_and_logged_once_for_each_epoch(workers, caplog):
 
 
 _LOGS = """
+import logging
+logging.basicConfig()
 from dataporter import ResumableDataLoader
 
 class Damaged(list):
