@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataporter.law import Plan, Topology
@@ -88,6 +88,36 @@ def test_long_epochs_are_dealt_in_blocks_as_they_are_in_steps(batch_size):
         mine = step[np.argsort(deal(step), kind="stable")][batch_size : 2 * batch_size]
         expected.append(mine.tolist())
     assert batches_of(plan, 0, deal)[: len(expected)] == expected
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(2, 40),
+    st.integers(0, 2**32),
+    st.sampled_from([1, 2, 7, 20_000]),
+    st.booleans(),
+    st.data(),
+)
+def test_a_share_that_is_found_is_the_one_that_sorting_all_of_a_large_step_gives(
+    world_size, key, kinds, crowded, data
+):
+    rank = data.draw(st.integers(0, world_size - 1))
+    batch_size = -(-data.draw(st.integers(8192, 20_000)) // world_size)
+    topology = Topology(rank=rank, world_size=world_size)
+    plan = Plan(length=50_000, batch_size=batch_size, topology=topology)
+    start = data.draw(st.integers(0, 50_000))
+
+    def deal(positions):
+        numbers = (mix(key, positions) % np.uint64(kinds)) / kinds
+        return numbers**9 if crowded else numbers  # mostly near 0
+
+    def find(start, stop, low, high):
+        positions = np.arange(start, stop)
+        numbers = deal(positions)
+        return int((numbers < low).sum()), positions[(numbers >= low) & (numbers < high)]
+
+    found = [batch.tolist() for batch in plan.batches(start, deal, find)]
+    assert found == batches_of(plan, start, deal)
 
 
 @given(shared(), st.booleans())

@@ -65,6 +65,30 @@ def test_every_aligned_run_meets_each_equal_range_of_tracks_once(rows, power, se
         assert (ranges == np.arange(run)).all()
 
 
+@given(rows=counts, tracks=powers, seed=seeds, epoch=epochs, data=st.data())
+def test_positions_are_found_by_their_tracks(rows, tracks, seed, epoch, data):
+    order = order_of(rows, tracks, seed)
+    start, stop = sorted(data.draw(st.integers(0, order.length)) for _ in "ab")
+    low, high = sorted(data.draw(st.floats(-0.5, 1.5)) for _ in "ab")
+    positions = np.arange(start, stop)
+    numbers = order.deal(epoch, positions)
+    below, found = order.dealt_between(epoch, start, stop, low, high)
+    assert found.tolist() == positions[(numbers >= low) & (numbers < high)].tolist()
+    assert below == np.count_nonzero(numbers < low)
+
+
+@pytest.mark.parametrize("rank", [0, 77, 1023])
+def test_a_rank_of_many_takes_what_sorting_whole_steps_gives_it(rank):
+    order = order_of([500] * 400, 64)
+    plan = Plan(length=200_000, batch_size=12, topology=Topology(rank=rank, world_size=1024))
+    expected = plan.batches(5, lambda positions: order.deal(0, positions))
+    found = plan.batches(
+        5, lambda positions: order.deal(0, positions), lambda *span: order.dealt_between(0, *span)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert one.tolist() == other.tolist()
+
+
 @given(rows=counts, tracks=powers, seed=seeds, epoch=epochs)
 def test_every_read_of_a_block_lies_in_a_stretch_that_uses_names(rows, tracks, seed, epoch):
     order = order_of(rows, tracks, seed)

@@ -75,6 +75,21 @@ class Order(ABC):
         """
         return None
 
+    def dealt_between(
+        self,
+        epoch: int,
+        start: int,
+        stop: int,
+        low: float,
+        high: float,  # noqa: ARG002
+    ) -> tuple[int, NDArray[np.int64]] | None:
+        """Find the positions in [start, stop) whose numbers of `deal` are in [low, high).
+
+        Return with them, in ascending order, how many positions there have a lower number. None if
+        that takes as long as dealing all of them: they are sorted then, at every step.
+        """
+        return None
+
     def announce(  # noqa: B027  most have nothing to fetch
         self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
     ) -> None:
@@ -144,6 +159,11 @@ class WrappedOrder(Order):
 
     def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
         return self.order.deal(epoch, positions)
+
+    def dealt_between(
+        self, epoch: int, start: int, stop: int, low: float, high: float
+    ) -> tuple[int, NDArray[np.int64]] | None:
+        return self.order.dealt_between(epoch, start, stop, low, high)
 
     def announce(
         self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None

@@ -36,10 +36,14 @@ from dataporter.errors import OptionError, OptionTypeError
 Tail = Literal["pad", "drop", "uneven"]
 # Numbers in [0, 1) by which ranks share positions; None if they share them by stride.
 Deal: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float64] | None]
+# Counts the positions in [start, stop) with numbers below `low`, and finds those up to `high`.
+Find: TypeAlias = Callable[[int, int, float, float], tuple[int, NDArray[np.int64]] | None]
 
 # Positions that are worked out at a time: enough to make NumPy's cost per call vanish,
 # few enough that the first batch after a resume waits less than a millisecond for them.
 _BLOCK = 8192
+# Positions by which a share may lie elsewhere than in an even spread, as a first guess.
+_SLACK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +118,11 @@ class Plan:
         """Position that all ranks have reached after so many batches from `start`."""
         return min(start + batches * self.step_size, max(self.length, start))
 
-    def batches(self, start: int = 0, deal: Deal | None = None) -> Iterator[NDArray[np.int64]]:
+    def batches(
+        self, start: int = 0, deal: Deal | None = None, find: Find | None = None
+    ) -> Iterator[NDArray[np.int64]]:
         """Yield the positions of each of this rank's batches; shapes (batch_size,)."""
-        for block in self.blocks(start, deal):
+        for block in self.blocks(start, deal, find):
             for first in range(0, len(block), self.batch_size):
                 yield block[first : first + self.batch_size]
 
@@ -131,18 +137,25 @@ class Plan:
         first: NDArray[np.int64] = next(self._shares(start, deal), np.zeros(0, dtype=np.int64))
         return first[: self.batch_size] >= self.length
 
-    def blocks(self, start: int = 0, deal: Deal | None = None) -> Iterator[NDArray[np.int64]]:
-        """Yield the same positions in blocks of many whole batches."""
-        for block in self._shares(start, deal):
+    def blocks(
+        self, start: int = 0, deal: Deal | None = None, find: Find | None = None
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yield the same positions in blocks of many whole batches.
+
+        With `find`, the work for a large step does not grow with the number of ranks.
+        """
+        for block in self._shares(start, deal, find):
             repeats = self.tail == "pad" and (block >= self.length).any()
             yield block % self.length if repeats else block
 
-    def _shares(self, start: int, deal: Deal | None) -> Iterator[NDArray[np.int64]]:
+    def _shares(
+        self, start: int, deal: Deal | None, find: Find | None = None
+    ) -> Iterator[NDArray[np.int64]]:
         """Yield this rank's blocks; a position past the end is one of the first once more."""
         if deal is not None and self.topology.world_size > 1 and start < self.length:
             first = deal(np.array([start], dtype=np.int64))
             if first is not None:
-                return self._dealt(start, deal)
+                return self._dealt(start, deal, find)
         return self._by_stride(start)
 
     def _by_stride(self, start: int) -> Iterator[NDArray[np.int64]]:
@@ -153,17 +166,35 @@ class Plan:
             steps = np.arange(first, min(first + block, count), dtype=np.int64)
             yield steps * world_size + (start + rank)
 
-    def _dealt(self, start: int, deal: Deal) -> Iterator[NDArray[np.int64]]:
+    def _dealt(self, start: int, deal: Deal, find: Find | None) -> Iterator[NDArray[np.int64]]:
         rank, step, size = self.topology.rank, self.step_size, self.batch_size
         end = start + self.remaining(start)
         whole = end - (end - start) % step
         block = max(_BLOCK // step, 1) * step
         for first in range(start, whole, block):
-            positions = np.arange(first, min(first + block, whole), dtype=np.int64)
-            steps = _sorted_by(deal, positions, step)
-            yield steps[:, rank * size : (rank + 1) * size].ravel()
+            found = None if find is None or step < _BLOCK else self._found(first, deal, find)
+            if found is None:
+                positions = np.arange(first, min(first + block, whole), dtype=np.int64)
+                steps = _sorted_by(deal, positions, step)
+                found = steps[:, rank * size : (rank + 1) * size].ravel()
+            yield found
         if whole < end:  # the last step is short
             yield self._last_share(np.arange(whole, end, dtype=np.int64), deal)
+
+    def _found(self, start: int, deal: Deal, find: Find) -> NDArray[np.int64] | None:
+        """Return this rank's share of a whole step, found without sorting all of the step."""
+        step, size, slack = self.step_size, self.batch_size, _SLACK
+        before = self.topology.rank * size
+        while True:
+            low, high = (before - slack) / step, (before + size + slack) / step
+            found = find(start, start + step, low, high)
+            if found is None:
+                return None
+            below, positions = found
+            if below <= before and before + size <= below + len(positions):
+                share: NDArray[np.int64] = _sorted_by(deal, positions, len(positions))[0]
+                return share[before - below : before - below + size]
+            slack *= 4  # numbers that are spread unevenly
 
     def _last_share(self, positions: NDArray[np.int64], deal: Deal) -> NDArray[np.int64]:
         """Return this rank's share of fewer positions than fill a step; the first have one more."""

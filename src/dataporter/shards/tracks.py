@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -99,8 +101,12 @@ class TracksOrder(Order):
         return _tape(self, epoch).indices(positions)
 
     def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the track of each position: ranks that share a node share blocks."""
-        return _tape(self, epoch).tracks.of(positions)[0] / self.tracks
+        return _tape(self, epoch).tracks.dealt(positions)
+
+    def dealt_between(
+        self, epoch: int, start: int, stop: int, low: float, high: float
+    ) -> tuple[int, NDArray[np.int64]]:
+        return _tape(self, epoch).tracks.dealt_between(start, stop, low, high)
 
     def uses(self, epoch: int) -> Uses:
         return _tape(self, epoch).uses()
@@ -131,22 +137,54 @@ class Tracks:
         numbers = np.arange(count + 1, dtype=np.int64)
         self.starts = numbers * self._groups + numbers * longer // count
         self._longer = np.flatnonzero(np.diff(self.starts) > self._groups)
-        self._reversed = _bit_reversals(count)
+        self._track_of, self._turn_of = _scrambled(count)
 
     def of(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the track and the group of each position."""
         group = positions // self._count
         member = positions - group * self._count
-        scrambled = member.astype(np.uint32)
-        scrambled += mix(self._key, group).astype(np.uint32)
-        for factor in _SCRAMBLE:
-            scrambled ^= scrambled * factor
-        scrambled &= np.uint32(self._count - 1)
-        track = self._reversed[scrambled]
+        turn = (member + self._offsets(group)) & (self._count - 1)
+        track = self._track_of[turn]
         in_last = np.flatnonzero(group == self._groups)  # the short group at the end
         if in_last.size:
             track[in_last] = self._longer[member[in_last]]
         return track, group
+
+    def _offsets(self, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        return mix(self._key, groups).astype(np.uint32).astype(np.int64)
+
+    def dealt(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the tracks as numbers in [0, 1): ranks that share a node share blocks."""
+        return self.of(positions)[0] / self._count
+
+    def dealt_between(
+        self, start: int, stop: int, low: float, high: float
+    ) -> tuple[int, NDArray[np.int64]]:
+        """Find the positions in [start, stop) with numbers in [low, high); count lower ones.
+
+        Only these are looked at, and a few more: an aligned run of 2^s positions has one in each of
+        2^s ranges of tracks, and the range tells where in the run it is.
+        """
+        first, end = (min(max(math.ceil(at * self._count), 0), self._count) for at in (low, high))
+        whole = min(stop, self._groups * self._count)  # the short group at the end comes after it
+        runs = np.array([*_aligned_runs(start, whole, self._count)], dtype=np.int64).reshape(-1, 2)
+        starts, sizes = runs[:, 0], runs[:, 1]
+        widths = self._count // sizes  # of the ranges of tracks that have one position each
+        lowest, highest = first // widths, -(-end // widths)
+        run = np.repeat(np.arange(len(runs)), highest - lowest)
+        nth = np.arange(len(run)) - np.repeat(np.cumsum(highest - lowest), highest - lowest)
+        turns = self._turn_of[(nth + highest[run]) * widths[run]]
+        offsets = self._offsets(starts // self._count)[run]
+        positions = starts[run] + ((turns - offsets) & (sizes[run] - 1))
+        tracks = self.of(positions)[0]
+        below = int(lowest.sum()) + int(np.count_nonzero(tracks < first))
+        found = [positions[(first <= tracks) & (tracks < end)]]
+        if stop > whole:
+            member = np.arange(max(start - whole, 0), stop - whole)
+            tracks = self._longer[member]
+            below += int(np.searchsorted(tracks, first))
+            found.append(whole + member[(first <= tracks) & (tracks < end)])
+        return below, np.sort(np.concatenate(found))
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the place in the row that each position reads."""
@@ -239,12 +277,34 @@ def _tape(order: TracksOrder, epoch: int) -> _Tape:
     return _Tape(order.rows, order.tracks, order.seed, epoch)
 
 
-def _bit_reversals(count: int) -> NDArray[np.int64]:
-    """Return the numbers below a power of two with their bits in reverse."""
-    reversals = np.zeros(1, dtype=np.int64)
+def _aligned_runs(start: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Cut [start, stop) into runs whose starts are multiples of their sizes, powers of two.
+
+    >>> [*_aligned_runs(3, 17, 8)]
+    [(3, 1), (4, 4), (8, 8), (16, 1)]
+    """
+    while start < stop:
+        size = longest if start % longest == 0 else start & -start
+        while size > stop - start:
+            size //= 2
+        yield start, size
+        start += size
+
+
+@functools.lru_cache(maxsize=4)
+def _scrambled(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the track of each turn in a group, scrambled, and the turn of each track."""
+    turns = np.arange(count, dtype=np.uint32)
+    for factor in _SCRAMBLE:
+        turns ^= turns * factor
+    turns &= np.uint32(count - 1)
+    reversals = np.zeros(1, dtype=np.int64)  # of the bits of numbers
     while len(reversals) < count:
         reversals = np.concatenate([2 * reversals, 2 * reversals + 1])
-    return reversals
+    tracks = reversals[turns]
+    turn_of = np.empty_like(tracks)
+    turn_of[tracks] = np.arange(count)
+    return tracks, turn_of
 
 
 def _permuted(

@@ -281,11 +281,18 @@ class _Run:
     def _deal(self, counted: NDArray[np.int64]) -> NDArray[np.float64] | None:
         return self._order.deal(self._start.epoch, self._rest.around(counted))
 
+    def _find(
+        self, start: int, stop: int, low: float, high: float
+    ) -> tuple[int, NDArray[np.int64]] | None:
+        if self._rest.gaps:  # positions are counted around them
+            return None
+        return self._order.dealt_between(self._start.epoch, start, stop, low, high)
+
     def tasks(self, keys: EpochKeys) -> Iterator[Task]:
         """Yield a task for each of this rank's batches."""
         order, rest, epoch, batches = self._order, self._rest, self._start.epoch, 0
         size, announced = rest.plan.batch_size, steps_announced(rest.plan)
-        for block in rest.plan.blocks(rest.start, self._deal):
+        for block in rest.plan.blocks(rest.start, self._deal, self._find):
             positions = rest.around(block)
             indices = order.indices(epoch, positions)
             for first in range(0, len(positions), size):

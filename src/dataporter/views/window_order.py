@@ -62,8 +62,12 @@ class WindowOrder(Order):
         return windows + _key(self, epoch) * self.length
 
     def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Return the track of each position: ranks that share a node share blocks."""
-        return None if self.tracks == 1 else _tracks(self, epoch).of(positions)[0] / self.tracks
+        return None if self.tracks == 1 else _tracks(self, epoch).dealt(positions)
+
+    def dealt_between(
+        self, epoch: int, start: int, stop: int, low: float, high: float
+    ) -> tuple[int, NDArray[np.int64]]:
+        return _tracks(self, epoch).dealt_between(start, stop, low, high)
 
     def announce(
         self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
