@@ -11,6 +11,7 @@ Other measurements:
     views.py     mixtures and packed documents beside what they are made of; not part of this run
     resume.py    from a state to the first batch
     kit.py       collators, converters, the loader beside a training step
+    scale.py     a rank of thousands, by the law alone; not part of this run
     profile_overhead.py  what profiling costs; not part of this run
     stats_overhead.py  what counting for loader.stats() costs; not part of this run
 compare.py prints the changes between two stored runs. What the races are made of: measure.py
