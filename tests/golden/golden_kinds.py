@@ -44,6 +44,7 @@ from dataporter.trainers.distributed_checkpoint import WholeState
 from dataporter.trainers.loader_states import read_states, write_states
 from dataporter.trainers.rank_states import load_states
 from dataporter.training import CheckpointManager
+from dataporter.views import LengthBatches, Mixture, packed
 
 OF_NEXT_EPOCH = 3  # batches that are kept of the epoch after the state's
 
@@ -427,4 +428,49 @@ TRACKS = {
     "tracks_rank_1_of_2": kind(lambda: _tracks(rank=1, world_size=2), batches=10),
 }
 
-KINDS: dict[str, Kind] = {**OWN, **SAMPLED, **LANES, **FORMS, **TRACKS}
+
+# Views
+
+
+def _mixture(weights: tuple[float, float], **options: Any) -> ResumableDataLoader:
+    parts = {"web": (Ids(40), weights[0]), "code": (Augmented(7), weights[1])}
+    return _loader(Mixture(parts, **options), 1, shuffle=True)
+
+
+def _reweighted() -> Any:
+    """Saved after other weights began in mid-epoch."""
+    state = within(9, _mixture((0.7, 0.3)))
+    loader = _mixture((1, 3))
+    loader.load_state_dict(state)
+    return within(5, loader)
+
+
+def _documents() -> list[list[int]]:
+    return [[document] * (1 + document * 7 % 11) for document in range(40)]
+
+
+def _packed(**options: Any) -> ResumableDataLoader:
+    def tokens(batch: Any) -> Any:
+        return batch["tokens"]
+
+    data = packed(_documents(), length=16, num_workers=0, **options)
+    return _loader(data, 2, shuffle=True, converter=tokens)
+
+
+def _by_length() -> ResumableDataLoader:
+    lengths = [len(document) for document in _documents()]
+    return _loader(Ids(40), 1, batch_sampler=LengthBatches(lengths, max_tokens=30))
+
+
+VIEWS = {
+    "mixture": kind(lambda: _mixture((0.7, 0.3)), batches=9),
+    "mixture_with_a_schedule": kind(
+        lambda: _mixture((1, 1), epoch=40, schedule=[(0, {"web": 3, "code": 1}), (25, {"code": 1})])
+    ),
+    "mixture_of_other_weights": Kind(saving=_reweighted, loader=lambda: _mixture((1, 3))),
+    "packed_windows": kind(_packed),
+    "packed_bins": kind(lambda: _packed(kind="best-fit")),
+    "length_batches": kind(_by_length),
+}
+
+KINDS: dict[str, Kind] = {**OWN, **SAMPLED, **LANES, **FORMS, **TRACKS, **VIEWS}
