@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import multiprocessing
 import os
 import random
 import re
@@ -304,11 +305,14 @@ def test_deaths_with_deliveries_in_between_may_be_noticed_together():
 
 @quiet
 def test_a_batch_that_ends_worker_after_worker_ends_the_run_although_others_are_delivered():
+    fetched = multiprocessing.get_context("fork").RawValue("i")
+
     class Deadly(Ids):
         def __getitem__(self, index: int) -> int:
             if index == 9:
-                time.sleep(0.01)  # others are delivered meanwhile
+                until(lambda: fetched.value >= 30)  # by the other worker
                 kill_oneself()
+            fetched.value = index
             return super().__getitem__(index)
 
     loader = make(2, Deadly(4000), shuffle=False, in_order=False, max_restarts=2)

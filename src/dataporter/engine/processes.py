@@ -181,6 +181,8 @@ class ProcessEngine:
         patience = self._options.timeout
         deadline = time.monotonic() + patience if patience else None
         self._issuer.read_replies()
+        if self._board.num_ready and not self._board.is_next_ready():
+            self._hurry(tasks)  # workers may have done all but a slow one, and would not wake this
         while not self._board.is_next_ready():
             woken_by = self._sleep(deadline)
             if not woken_by:
@@ -188,8 +190,12 @@ class ProcessEngine:
             self._issuer.read_replies()
             if any(descriptor != self._connections.replies for descriptor, _ in woken_by):
                 self._recovery.replace_dead_workers()
-            self._in_a_hurry = self._budget.waiting.unfinished
-            self._issuer.top_up(tasks, self._budget.waiting)
+            self._hurry(tasks)
+
+    def _hurry(self, tasks: Iterator[Task]) -> None:
+        """Issue more tasks than usual, since the consumer waits."""
+        self._in_a_hurry = self._budget.waiting.unfinished
+        self._issuer.top_up(tasks, self._budget.waiting)
 
     def _limits(self) -> Limits:
         """Return the limits of now: higher ones for some batches after the consumer waited."""
