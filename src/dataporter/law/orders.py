@@ -76,18 +76,14 @@ class Order(ABC):
         return None
 
     def dealt_between(
-        self,
-        epoch: int,
-        start: int,
-        stop: int,
-        low: float,
-        high: float,  # noqa: ARG002
+        self, epoch: int, start: int, stop: int, low: float, high: float
     ) -> tuple[int, NDArray[np.int64]] | None:
         """Find the positions in [start, stop) whose numbers of `deal` are in [low, high).
 
         Return with them, in ascending order, how many positions there have a lower number. None if
         that takes as long as dealing all of them: they are sorted then, at every step.
         """
+        del epoch, start, stop, low, high  # most orders cannot tell
         return None
 
     def announce(  # noqa: B027  most have nothing to fetch
