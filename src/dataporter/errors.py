@@ -27,6 +27,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── WorkerError           (RuntimeError)  an error in a worker that cannot be rebuilt here
     │   ├── WorkerStartError                  a worker cannot start, and the message says why
     │   ├── WorkerDiedError                   workers died repeatedly without progress
+    │   ├── ClusterLostError                  the Ray cluster of the workers is gone
     │   └── WorkerTimeoutError                a batch took longer than `timeout`
     ├── ShardError            (RuntimeError)  data in files cannot be read
     │   ├── ShardsNotFoundError               (FileNotFoundError too) no file is there
@@ -41,6 +42,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
         └── CheckpointWriteError              (OSError too) a full disk, a read-only folder
 
     DataPorterWarning         (UserWarning)
+    ├── ClusterRoomWarning                    a Ray cluster has no free CPU for a worker
     ├── DrawnAheadWarning                     a sampler's state counts undelivered samples
     ├── FastForwardWarning                    a resume has to read data again
     ├── LengthWarning                         an iterable is longer than its __len__
@@ -176,6 +178,10 @@ class WorkerDiedError(WorkerError):
     """Worker processes died too often on one batch, or with no batch delivered in between."""
 
 
+class ClusterLostError(WorkerError):
+    """The Ray cluster that workers run on is gone. The state is exact; continue it anywhere."""
+
+
 class WorkerTimeoutError(WorkerError):
     """A batch took longer than `timeout`. Call `next` again to keep waiting for it."""
 
@@ -275,6 +281,10 @@ class UncheckedStateWarning(DataPorterWarning):
 
 class UnmatchedKeyWarning(DataPorterWarning):
     """A converter's key matches nothing in the batch, but resembles a key of the batch."""
+
+
+class ClusterRoomWarning(DataPorterWarning):
+    """A Ray cluster has no free CPU for a worker; one was started that reserves none."""
 
 
 class WorkerRestartWarning(DataPorterWarning):

@@ -9,7 +9,7 @@ import functools
 import inspect
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from multiprocessing.context import BaseContext
 from typing import (
@@ -30,9 +30,15 @@ from torch.utils.data import IterableDataset
 
 from dataporter.arguments import check_int, did_you_mean
 from dataporter.cores import usable_cores
-from dataporter.engine import PREFETCH_BYTES, can_start_workers
+from dataporter.engine import (
+    OLDEST_RAY,
+    OWN_RAY_OPTIONS,
+    PREFETCH_BYTES,
+    can_start_workers,
+)
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import OrderedDataset, Tail
+from dataporter.requirement import require
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import has_lanes, is_iterable
@@ -44,7 +50,7 @@ Options = TypeVar("Options")
 Arguments = ParamSpec("Arguments")
 
 
-Engine: TypeAlias = Literal["processes", "threads"]
+Engine: TypeAlias = Literal["processes", "threads", "ray"]
 OnError: TypeAlias = Literal["raise", "skip"]
 
 
@@ -109,6 +115,7 @@ class LoaderOptions(Generic[Sample_co]):
     randomness: bool = True
     converter: Any = None
     engine: Engine | None = None
+    ray_options: Mapping[str, Any] | None = None
     on_error: OnError = "raise"
     max_skipped: int | None = None
     max_restarts: int = 3
@@ -130,9 +137,7 @@ class LoaderOptions(Generic[Sample_co]):
             )
             raise OptionTypeError(msg)
         _check_lanes(self)
-        if self.engine not in (None, *get_args(Engine)):
-            msg = f"engine must be 'processes' or 'threads', found {self.engine!r}."
-            raise OptionError(msg)
+        _check_engine(self)
         if self.on_error not in get_args(OnError):
             msg = f"on_error must be 'raise' or 'skip', found {self.on_error!r}."
             raise OptionError(msg)
@@ -178,6 +183,16 @@ class LoaderOptions(Generic[Sample_co]):
     def workers(self) -> int:
         """The number of workers, at most, if it adapts."""
         return usable_cores() if self.num_workers == "auto" else self.num_workers
+
+    @property
+    def works_here(self) -> bool:
+        """True if workers run on this machine."""
+        return self.engine != "ray"
+
+    @property
+    def certain_workers(self) -> int:
+        """The number of workers that are there for sure: a cluster may have room for one."""
+        return self.workers if self.works_here else min(self.workers, 1)
 
     @property
     def adapts(self) -> bool:
@@ -369,6 +384,33 @@ def _check_lanes(options: LoaderOptions[Any]) -> None:
             "on_error='skip' is for samples that are read by index, each by itself; "
             f"{_named(options.dataset)} is iterated or has a state. Let it leave samples out "
             "itself."
+        )
+        raise OptionError(msg)
+
+
+def _check_engine(options: LoaderOptions[Any]) -> None:
+    engine, ray_options = options.engine, options.ray_options
+    if engine not in (None, *get_args(Engine)):
+        msg = f"engine must be 'processes', 'threads' or 'ray', found {engine!r}."
+        raise OptionError(msg)
+    if engine == "ray":
+        require("ray", at_least=OLDEST_RAY, extra="ray")
+    if ray_options is None:
+        return
+    if not isinstance(ray_options, Mapping):
+        msg = (
+            "ray_options must be a dict of options of Ray's actors, such as {'num_cpus': 2}, "
+            f"found {type(ray_options).__name__} {ray_options!r}."
+        )
+        raise OptionTypeError(msg)
+    if engine != "ray":
+        msg = f"ray_options are for engine='ray', found engine={engine!r}. Pass both, or neither."
+        raise OptionError(msg)
+    ours = sorted(OWN_RAY_OPTIONS & ray_options.keys())
+    if ours:
+        msg = (
+            f"ray_options may not contain {', '.join(ours)}: workers are started, replaced and "
+            "ended by the loader. Remove it; max_restarts= is an argument of the loader itself."
         )
         raise OptionError(msg)
 

@@ -75,7 +75,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     >>> sorted(seen + [index for batch in resumed for index in batch.tolist()])
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 
-    `num_workers="auto"` uses as many workers as keep up with the consumer, at most one a core.
+    `num_workers="auto"` uses as many workers as keep up with the consumer, at most one a core (of
+    the cluster, if they run on one).
     With `in_order=False`, one rank's batches are delivered as they come; the state stays exact.
 
     Beyond DataLoader's arguments, by keyword:
@@ -92,8 +93,12 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     - `randomness`: False leaves the global random generators alone. By default Python's, NumPy's
       and torch's are seeded for each sample, so augmentation does not depend on who fetches it.
     - `converter`: called with each batch (or its `convert_batch` is) before it is delivered.
-    - `engine`: 'processes' (default) or 'threads' fetch if `num_workers` is not 0. Threads are
-      for datasets that release the GIL and draw from `sample_rng()` only.
+    - `engine`: 'processes' (default), 'threads' or 'ray' fetch if `num_workers` is not 0. Threads
+      are for datasets that release the GIL and draw from `sample_rng()` only. With 'ray', workers
+      are actors on any node of the Ray cluster that this process is connected to, or finds, or
+      else starts on this machine.
+    - `ray_options`: options of those actors, as Ray takes them: num_cpus (1 by default),
+      resources, scheduling_strategy, runtime_env and so on.
     - `on_error`: "raise" an error of the dataset, or "skip" the sample: it is left out of its
       batch, listed in `skipped` and logged; positions count as if it were there.
     - `max_skipped`: the most samples that "skip" leaves out of an epoch; one more is an error.
@@ -172,6 +177,11 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             "dataporter.trainers.accelerate.Accelerator, which prepares this loader as it is."
         )
         raise OptionTypeError(msg)
+
+    def check_worker_number_rationality(self) -> None:
+        """Warn, as torch does, of more workers than this machine has cores, if they run here."""
+        if self._options.works_here:
+            super().check_worker_number_rationality()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
         self._source.join_process_group()

@@ -55,7 +55,7 @@ def _seeds_globals(options: LoaderOptions[Any]) -> bool:
 def make_runner(options: LoaderOptions[Any]) -> Runner:
     """Make what runs a loader's passes and brings their batches to its device."""
     return Runner(
-        in_threads=options.in_threads,
+        engine=options.engine or "processes",
         device=as_device(options.device),
         prefetch=options.device_prefetch,
         convert=conversion_of(options.device_converter, "device_converter"),
@@ -83,6 +83,7 @@ def worker_options(
         copies_ahead=runner.copies_ahead,
         in_order=source.comes_in_order,
         has_places=has_lanes,
+        ray_options=options.ray_options,
     )
 
 
@@ -256,7 +257,7 @@ def _lane_fetch(
         drop_last=options.drops_last,
         randomness=options.randomness and not options.in_threads,
         init=options.worker_init_fn,
-        readers=_most_readers(options),
+        readers=min(options.certain_workers, _most_readers(options)),
         inline=options.reads_inline,
         ranks=topology if options.lanes is None else Topology(),
     )

@@ -1,16 +1,20 @@
 """Engines run tasks. An engine takes an iterator of tasks and yields each with its batch.
 
 `inline` runs them in the process and thread that asks, `processes` in worker processes, `threads`
-in threads. From any of them, `device` brings batches to a device. `runner` chooses among them for
-a loader. An engine knows nothing of orders and states.
+in threads, `ray_engine` in actors of a Ray cluster. From any of them, `device` brings batches to a
+device. `runner` chooses among them for a loader. An engine knows nothing of orders and states.
 """
 
 from dataporter.engine.budget import PREFETCH_BYTES
+from dataporter.engine.ray_cluster import OLDEST_RAY
+from dataporter.engine.ray_pool import OWN_RAY_OPTIONS
 from dataporter.engine.results import Results
 from dataporter.engine.runner import Runner
 from dataporter.engine.worker_options import WorkerOptions, can_start_workers
 
 __all__ = [
+    "OLDEST_RAY",
+    "OWN_RAY_OPTIONS",
     "PREFETCH_BYTES",
     "Results",
     "Runner",

@@ -41,6 +41,7 @@ class Budget:
     """Limits for one engine. `grows` says whether more is fetched while the consumer waits.
 
     `most_bytes` limits what is fetched beyond the usual number, and what devices may be reading.
+    `most_ahead` limits the usual number.
 
     >>> budget = Budget(prefetch_factor=2, workers=4)
     >>> budget.usual == budget.waiting == Limits(ahead=8, unfinished=8, together=1)
@@ -57,8 +58,10 @@ class Budget:
         *,
         most_bytes: int = PREFETCH_BYTES,
         grows: bool = True,
+        most_ahead: int = MOST_ISSUED // AHEAD_WHILE_WAITING,
     ) -> None:
         self._most_bytes = most_bytes
+        self._most_ahead = most_ahead
         self._prefetch_factor = prefetch_factor
         self._workers = workers
         self._grows = grows
@@ -78,7 +81,7 @@ class Budget:
             self._calculate()
 
     def _calculate(self) -> None:
-        depth = min(self._workers * self._prefetch_factor, MOST_ISSUED // AHEAD_WHILE_WAITING)
+        depth = min(self._workers * self._prefetch_factor, self._most_ahead)
         self.usual = self.waiting = Limits(depth, depth, together=1)
         # Slots that devices may be reading before the host waits for them.
         self.most_read = depth

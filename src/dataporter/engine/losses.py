@@ -19,13 +19,16 @@ class Loss(NamedTuple):
     exitcode: int | None  # negative: the signal that killed it
     task: Task | None
     has_begun: bool  # it was able to report errors
+    how: str = ""  # its end in words, where there is no exit status
+    is_first: bool = True  # False: others have died before it, since it was started
 
 
 class Losses:
     """Decides whether dead workers are replaced: as long as the run makes progress.
 
     At most `most` workers are replaced that die of the same task, and at most `most` that die one
-    after another with nothing delivered in between.
+    after another with nothing delivered in between. Of workers that die together, as those of one
+    machine do, only the first counts.
     """
 
     def __init__(self, most: int) -> None:
@@ -50,7 +53,8 @@ class Losses:
         # one, while batches that had been fetched ahead were delivered in between.
         delivered, self._delivered = self._delivered, 0
         for number, loss in enumerate(lost):
-            self._in_a_row = 1 if 0 < delivered >= number else self._in_a_row + 1
+            if loss.is_first or not self._in_a_row:
+                self._in_a_row = 1 if 0 < delivered >= number else self._in_a_row + 1
             what = _described(loss)
             if loss.exitcode == _PYTHON_FAILED and not loss.has_begun:
                 msg = f"{what}. {_WHY_NOT_STARTED}"
@@ -93,7 +97,9 @@ _WHY_NOT_STARTED = (
 def _described(loss: Loss) -> str:
     status = loss.exitcode or 0
     how = f"ended with status {status}"
-    if status < 0:  # the words that torch's loader uses, for people who search for them
+    if loss.how:
+        how = loss.how
+    elif status < 0:  # the words that torch's loader uses, for people who search for them
         how = f"is killed by signal: {name_of_signal(-status)}"
     when = "between two batches" if loss.has_begun else "before its first batch"
     if loss.task is not None:

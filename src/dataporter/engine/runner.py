@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from dataporter.engine.device import sent_ahead, ways_to
 from dataporter.engine.inline import run_inline
 from dataporter.engine.processes import ProcessEngine
+from dataporter.engine.ray_engine import RayEngine
 from dataporter.engine.recovery import Replacements
 from dataporter.engine.results import Results, Running
 from dataporter.engine.threads import run_in_threads
@@ -18,8 +19,42 @@ from dataporter.fetch import Fetches
 from dataporter.fetch.tasks import Renew, Task
 
 
+class WorkerEngine(Protocol):
+    """An engine whose workers may stay from pass to pass."""
+
+    @property
+    def is_ours(self) -> bool:
+        """False if it is closed, or belongs to a process that forked this one."""
+        ...
+
+    @property
+    def is_free(self) -> bool:
+        """True if it can run a pass now."""
+        ...
+
+    def fetches_by(self, fetch: Fetches) -> bool:
+        """Tell whether it is ours and its workers use this very fetcher."""
+        ...
+
+    def run(
+        self, tasks: Iterator[Task], *, then_close: bool, renew: Renew | None = None
+    ) -> Results:
+        """Start fetching; yield every task with its batch."""
+        ...
+
+    def close(self) -> None:
+        """Let the workers go."""
+        ...
+
+
+_ENGINES: dict[str, Callable[[Fetches, WorkerOptions, Replacements], WorkerEngine]] = {
+    "processes": ProcessEngine,
+    "ray": RayEngine,
+}
+
+
 class Runner:
-    """Runs one pass after another: without workers, in threads, or in worker processes.
+    """Runs one pass after another: without workers, in threads, in processes, or on Ray.
 
     Batches go to `device`, `prefetch` of them ahead, and through `convert` there.
     """
@@ -27,16 +62,16 @@ class Runner:
     def __init__(
         self,
         *,
-        in_threads: bool,
+        engine: str,
         device: torch.device | None,
         prefetch: int,
         convert: Callable[[Any], Any] | None,
     ) -> None:
-        self._in_threads = in_threads
+        self._engine = engine
         self._device = device
         self._prefetch = prefetch
         self._convert = convert
-        self._kept: ProcessEngine | None = None  # its workers stay from pass to pass
+        self._kept: WorkerEngine | None = None  # its workers stay from pass to pass
         self._kept_ran_last = False
         self.replacements = Replacements()
         self.look: Callable[[], Running] = Running  # at what the engine of the newest pass has
@@ -66,7 +101,7 @@ class Runner:
         stays: bool,
         renew: Renew | None = None,
     ) -> Results:
-        """Run one pass. Worker processes stay for the next if `stays`."""
+        """Run one pass. Workers other than threads stay for the next if `stays`."""
         results = self._results(tasks, fetch, options, randomness, stays, renew)
         self.look = results.look
         return results
@@ -82,13 +117,13 @@ class Runner:
     ) -> Results:
         if options.num_workers == 0:
             return run_inline(tasks, fetch, pin_memory=options.pin_memory)
-        if self._in_threads:
+        if self._engine == "threads":
             return run_in_threads(tasks, fetch, options, randomness=randomness)
         if self._kept is not None and not self._kept.fetches_by(fetch):
             self.close()
         engine = self._kept
         if engine is None or not engine.is_free:
-            engine = ProcessEngine(fetch, options, self.replacements)
+            engine = _ENGINES[self._engine](fetch, options, self.replacements)
         if stays and self._kept is None:
             self._kept = engine
         self._kept_ran_last = engine is self._kept

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dataporter.engine.arena import Slot
 from dataporter.engine.board import Issue
@@ -78,16 +79,8 @@ class Taker:
         else:
             memory = np.array(slot.reach(offset + size)[: offset + size])
             self._slots.free(number)
-        try:
-            batch = read_batch(memory, offset, size)
-            if outcome == PARTIAL:
-                is_empty, batch, skipped = batch
-                for sample in skipped:
-                    self._fetch.note_skipped(sample)
-                batch = EMPTY if is_empty else batch
-        except Exception as error:  # noqa: BLE001  too many, or a class that is unknown here
-            return Failed(error)
-        if not self._pins or batch is EMPTY or (is_locked and self._copies_ahead):
+        batch = read_result(self._fetch, memory, outcome, offset, size)
+        if not self._pins or not _is_there(batch) or (is_locked and self._copies_ahead):
             return batch
         return pinned(batch)  # of a locked slot, only the parts that do not lie in it
 
@@ -104,6 +97,26 @@ class Taker:
         )
         warn_user(msg, PageLockWarning)
         return False
+
+
+def read_result(
+    fetch: Fetches, memory: NDArray[np.uint8], outcome: int, offset: int, size: int
+) -> Any:
+    """Rebuild a batch over some memory, and note the samples that it leaves out."""
+    try:
+        batch = read_batch(memory, offset, size)
+        if outcome == PARTIAL:
+            is_empty, batch, skipped = batch
+            for sample in skipped:
+                fetch.note_skipped(sample)
+            batch = EMPTY if is_empty else batch
+    except Exception as error:  # noqa: BLE001  too many, or a class that is unknown here
+        return Failed(error)
+    return batch
+
+
+def _is_there(batch: Any) -> bool:
+    return batch is not EMPTY and type(batch) is not Failed
 
 
 def _bytes_in(slot: Slot, offset: int, size: int) -> bytes:

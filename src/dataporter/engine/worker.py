@@ -83,7 +83,7 @@ def work(worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int |
     skipped: list[Skipped] = []  # samples that the task in hand leaves out
     in_hand = Slot(wiring.arena, IN_HAND).reach(8 * (worker + 1)).cast("Q")
     in_hand[worker] = 0
-    duty = _begun(worker, receive)
+    duty = begun(worker, receive)
     if isinstance(duty, Duty):
         duty.fetch.report_to(skipped.append)
     run = -1
@@ -95,15 +95,15 @@ def work(worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int |
         slot = slots.get(number) or slots.setdefault(number, Slot(wiring.arena, number))
         try:
             if isinstance(duty, bytes):
-                outcome, (offset, length) = _write_error(slot, UNREADY, duty)
+                outcome, (offset, length) = write_error(slot, UNREADY, duty)
             else:
                 found, payload = read_task(slot, size)
                 if found != run:
                     run = found
                     duty.fetch.begin_pass()
-                outcome, (offset, length) = _make(duty, slot, skipped, payload)
+                outcome, (offset, length) = make(duty, slot, skipped, payload)
         except Exception as error:  # noqa: BLE001  the parent raises it
-            outcome, (offset, length) = _write_error(slot, ERROR, pack_error(error, worker))
+            outcome, (offset, length) = write_error(slot, ERROR, pack_error(error, worker))
         try:
             os.write(wiring.replies, REPLY.pack(issue, number, outcome, offset, length))
         except BrokenPipeError:
@@ -111,7 +111,7 @@ def work(worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int |
         in_hand[worker] = 0
 
 
-def _begun(worker: int, receive: Callable[[], Duty]) -> Duty | bytes:
+def begun(worker: int, receive: Callable[[], Duty]) -> Duty | bytes:
     """Receive the duty and get ready for it. Returns the packed error if that fails."""
     try:
         duty = receive()
@@ -129,7 +129,7 @@ def _begun(worker: int, receive: Callable[[], Duty]) -> Duty | bytes:
     return duty
 
 
-def _make(
+def make(
     duty: Duty,
     slot: Slot,
     skipped: list[Skipped],
@@ -176,6 +176,7 @@ def _keep_freed_memory() -> None:
         mallopt(option, value)
 
 
-def _write_error(slot: Slot, outcome: int, packed: bytes) -> tuple[int, tuple[int, int]]:
+def write_error(slot: Slot, outcome: int, packed: bytes) -> tuple[int, tuple[int, int]]:
+    """Leave a packed error in a slot. Returns the outcome, and offset and size."""
     slot.reach(len(packed))[: len(packed)] = packed
     return outcome, (0, len(packed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ class WorkerOptions:
     copies_ahead: bool = False  # batches go on to a device; the consumer does not see them before
     in_order: bool = True
     has_places: bool = False  # each task is for one worker, not for any
+    ray_options: Mapping[str, Any] | None = None  # of the actors, as Ray takes them
 
 
 def can_start_workers() -> bool:

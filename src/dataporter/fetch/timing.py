@@ -16,7 +16,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from time import monotonic_ns, thread_time_ns
+from time import monotonic_ns, thread_time_ns, time_ns
 from typing import Any, NamedTuple
 
 STAGES = ("fetch", "collate", "convert", "state", "write", "pin")
@@ -31,6 +31,30 @@ _NAMED = 4  # slowest samples of a batch
 _LOOK_EVERY = 4  # batches at what the system says of a thread, which takes 12 µs,
 _WORTH_LOOKING = 2_000_000  # and only if they take so many ns
 _WHERE = struct.Struct("<QQ")  # offset and size of a batch in its slot
+
+
+class Clock(NamedTuple):
+    """The clock of one system, of which `monotonic_ns` tells the time."""
+
+    system: str  # the start of a system that this is the clock of; empty if unknown
+    began: int  # ns; the time of day when it began
+
+    @classmethod
+    def here(cls) -> Clock:
+        """Return the clock of this system."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
+                system = file.read()
+        except OSError:  # not on Linux
+            system = ""
+        return cls(system, time_ns() - monotonic_ns())
+
+    def distance_from(self, other: Clock) -> int:
+        """Return the ns to add to a stamp of `other`, for a stamp of this clock.
+
+        As exact as the two systems agree on the time of day; 0 if it is the same clock.
+        """
+        return 0 if self.system and self.system == other.system else other.began - self.began
 
 
 class Made(NamedTuple):
@@ -108,6 +132,7 @@ class Timing:
         self._handed: list[tuple[int, int, int, int, int]] = []
         self._thread = _Thread()
         self._due = 0  # batches of which both were noted, or are about to be
+        self.shift = 0  # ns to add to stamps for the process that asked, on another system
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Timing, ()  # a worker notes for itself
@@ -183,7 +208,10 @@ class Timing:
         batch = self._thread.batch
         if not batch.is_noted:
             return b""
-        return _WHERE.pack(offset, size) + marshal.dumps(_taken(batch, worker))
+        noted = _taken(batch, worker)
+        if self.shift:
+            batch.marks[0::2] = [stamp + self.shift for stamp in batch.marks[0::2]]
+        return _WHERE.pack(offset, size) + marshal.dumps(noted)
 
     def unpack(self, number: int, packed: bytes) -> tuple[int, int]:
         """Note a batch that another process has made; its offset and size."""

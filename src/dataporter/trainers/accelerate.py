@@ -23,6 +23,7 @@ from dataporter.errors import (
     StateMissingError,
     TopologyError,
 )
+from dataporter.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.delivered import rows_of
 from dataporter.trainers.loader_states import (
@@ -32,7 +33,6 @@ from dataporter.trainers.loader_states import (
     write_states,
 )
 from dataporter.trainers.rank_states import load_states
-from dataporter.trainers.requirement import require
 from dataporter.training.ranks import topology
 
 if TYPE_CHECKING:

@@ -15,16 +15,17 @@ from typing import Any
 
 import torch
 
+from dataporter.engine import OLDEST_RAY
 from dataporter.errors import TopologyError
 from dataporter.law import Topology
+from dataporter.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.trainers.loader_states import loaded
 from dataporter.trainers.rank_states import Missing, check_missing, load_states, without_state
-from dataporter.trainers.requirement import require
 from dataporter.training.loadable import explain
 
 # The oldest version that passes the tests. In 2.30 every process is rank 0 of 1.
-require("ray", at_least="2.51", extra="ray")
+require("ray", at_least=OLDEST_RAY, extra="ray")
 
 from ray import train  # noqa: E402  only after `require`
 

@@ -17,6 +17,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
 from dataporter.errors import OptionError, StateMismatchError
+from dataporter.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes import is_iterable
 from dataporter.trainers.loader_states import (
@@ -26,7 +27,6 @@ from dataporter.trainers.loader_states import (
     write_states,
 )
 from dataporter.trainers.rank_states import load_states
-from dataporter.trainers.requirement import require
 from dataporter.training.ranks import topology
 
 # Before 4.57 a Trainer miscounts an accumulation that does not divide the epoch, and trains

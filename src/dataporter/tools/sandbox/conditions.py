@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from dataporter.errors import MissingExtraError
-from dataporter.trainers.requirement import require
+from dataporter.requirement import require
 
 # Another year, month, weekday, hour, minute and second, odd or even; and the past, in which
 # nothing has expired that is valid now.

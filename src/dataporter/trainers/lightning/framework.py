@@ -7,7 +7,7 @@ import sys
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from dataporter.trainers.requirement import has_version, require
+from dataporter.requirement import has_version, require
 
 _DISTRIBUTIONS = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
 # Before this version, Lightning's loops iterate a loader twice at a resume.
