@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dataporter.errors import ClusterLostError, WorkerStartError
@@ -104,12 +104,11 @@ class RayCluster:
         free = self.ray.available_resources()
         return any(free.get(name, 0) < amount for name, amount in request.items())
 
-    def described(self) -> str:
-        """Describe the cluster's resources: those in all, and those that are free."""
+    def described(self, names: Iterable[str]) -> str:
+        """Describe some of the cluster's resources: those in all, and those that are free."""
         total, free = self.ray.cluster_resources(), self.ray.available_resources()
-        names = sorted(name for name in total if ":" not in name and "memory" not in name)
-        each = (f"{free.get(name, 0):g} of {total[name]:g} {name}" for name in names)
-        return f"{', '.join(each) or 'nothing'} free"
+        each = (f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in names)
+        return f"{', '.join(each)} free"
 
 
 def _answers(address: tuple[str, int]) -> bool:

@@ -209,8 +209,9 @@ class Pool:
 
     def _lend(self) -> None:
         """Start one actor that reserves no CPU in place of one that finds none."""
+        found = self._cluster.described(["CPU"])
         msg = (
-            f"The Ray cluster has no free CPU for a worker ({self._cluster.described()}). One is "
+            f"The Ray cluster has no free CPU for a worker ({found}). One is "
             "started that reserves none and shares those in use. Give the cluster more CPUs, or "
             "say what a worker reserves: ray_options={'num_cpus': 0}."
         )
@@ -220,13 +221,14 @@ class Pool:
         warn_user(msg, ClusterRoomWarning)
 
     def _no_room(self, waited: float, request: Mapping[str, float]) -> WorkerStartError:
-        asked = ", ".join(f"{amount:g} {name}" for name, amount in request.items() if amount)
+        asked = {name: amount for name, amount in request.items() if amount} or {"CPU": 0}
+        needs = ", ".join(f"{amount:g} {name}" for name, amount in asked.items())
+        found = self._cluster.described(asked)
         return WorkerStartError(
             f"No worker could start on the Ray cluster at {self._cluster.address} within "
-            f"{waited:.0f} s. Each needs {asked or 'no resources'} (ray_options="
-            f"{dict(self._options.ray_options or {})}); the cluster has "
-            f"{self._cluster.described()}. Ask for less, free resources or add nodes. Call next() "
-            "on this iterator again to keep waiting."
+            f"{waited:.0f} s. Each needs {needs} (ray_options="
+            f"{dict(self._options.ray_options or {})}); the cluster has {found}. Ask for less, "
+            "free resources or add nodes. Call next() on this iterator again to keep waiting."
         )
 
     def close(self) -> None:

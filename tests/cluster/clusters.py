@@ -1,0 +1,39 @@
+"""Real Ray clusters of several raylets on this machine, for the cases of this folder."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from launching import RAY
+from watching import environment
+
+STORE = 80 * 2**20  # bytes, the least that Ray takes is 75 MB
+QUIET = {"object_store_memory": STORE, "include_dashboard": False}
+
+
+@contextmanager
+def cluster_of(*cpus: int) -> Iterator[Any]:
+    """Start a cluster with so many CPUs on its head and its other nodes, and connect to it."""
+    with tempfile.TemporaryDirectory(
+        prefix="ray", dir="/tmp"
+    ) as folder:  # sockets need a short one
+        # A folder of its own: what others start on this machine is not to find this cluster.
+        os.environ.update(environment(), **RAY, RAY_TMPDIR=folder)
+        import ray
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], **QUIET})
+        try:
+            cluster.nodes = [cluster.add_node(num_cpus=each, **QUIET) for each in cpus[1:]]
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def members_of(loader: Any) -> list[Any]:
+    """The actors of a loader with persistent workers that have begun."""
+    return loader._runner._kept._pool.ready

@@ -1,0 +1,308 @@
+"""Workers on a Ray cluster deliver what worker processes deliver. `test_ray_workers.py` runs this.
+
+In a process of its own: it connects to one cluster, and no other test should fork what that leaves.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from clusters import QUIET, cluster_of, members_of
+from support import Augmented, Ids, flat, one_pass, plain
+from torch.utils.data import IterableDataset, get_worker_info
+from watching import until
+
+from dataporter import ResumableDataLoader
+from dataporter.engine import ray_pool
+from dataporter.errors import (
+    ClusterRoomWarning,
+    OptionError,
+    TooManySkippedError,
+    WorkerDiedError,
+    WorkerRestartWarning,
+    WorkerStartError,
+    WorkerTimeoutError,
+)
+from dataporter.fetch.timing import Timing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    with cluster_of(1, 2) as cluster:
+        yield cluster
+
+
+def on_ray(dataset, batch_size=4, **options):
+    options = {"num_workers": 2, "seed": 3, **options}
+    return ResumableDataLoader(dataset, batch_size, engine="ray", **options)
+
+
+class Mixed(Augmented):
+    """Samples of many kinds, over arrays large and small."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.large = np.arange(length * 2000).reshape(length, 2000)  # in the object store
+        self.small = np.zeros(3)
+
+    def __getitem__(self, index: int):
+        self.small[0] = index  # is the worker's own
+        number, drawn = super().__getitem__(index)
+        return {
+            "image": torch.from_numpy(self.large[index] + number),
+            "drawn": drawn,
+            "name": f"sample {index}",
+            "raw": bytes([index % 7]) * 50,
+        }
+
+
+class WithArray(Ids):
+    def __getitem__(self, index: int):
+        return index
+
+
+def as_arrays(samples):
+    return {"array": np.array(samples), "worker": get_worker_info().id}
+
+
+class Stream(IterableDataset):
+    """Each lane counts its own samples, with random numbers, and has a state."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.next = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        for index in range(info.id, self.length, info.num_workers):
+            if index >= self.next:
+                self.next = index + 1
+                yield index, random.random(), float(torch.rand(()))
+        self.next = 0
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+class Damaged(Ids):
+    def __getitem__(self, index: int) -> int:
+        if index in (5, 9):
+            raise OSError(5, f"sample {index} is damaged")
+        return super().__getitem__(index)
+
+
+class Noted(Ids):
+    """Leaves a file for each sample that is fetched."""
+
+    def __init__(self, length: int, folder: Path) -> None:
+        super().__init__(length)
+        self.folder = folder
+
+    def __getitem__(self, index: int) -> int:
+        (self.folder / str(index)).touch()
+        return super().__getitem__(index)
+
+
+class Held(Ids):
+    """The first batch waits for a file."""
+
+    def __init__(self, length: int, path: Path) -> None:
+        super().__init__(length)
+        self.path = path
+
+    def __getitem__(self, index: int) -> int:
+        while index == 0 and not self.path.exists():
+            time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+class Opened(Ids):
+    def __reduce__(self):
+        return os.open, ("/nowhere at all", os.O_RDONLY)
+
+
+class Slow(Ids):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.02)
+        return super().__getitem__(index)
+
+
+class Deadly(Augmented):
+    def __getitem__(self, index: int):
+        if index == 17:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_batches_are_those_of_this_process_and_the_consumers_own():
+    expected = ResumableDataLoader(Mixed(60), 4, shuffle=True, seed=3)
+    loader = on_ray(Mixed(60), shuffle=True, persistent_workers=True)
+    assert one_pass(loader) == one_pass(expected)
+    actors = members_of(loader)
+    second = []
+    for batch in loader:
+        second.append(plain(batch))
+        batch["image"].zero_()  # in place, and nobody minds
+    assert second == one_pass(expected)
+    assert members_of(loader) == actors  # they stayed
+    batches = iter(loader)
+    seen = [plain(next(batches)) for _ in range(5)]
+    state = loader.state_dict()
+    loader._runner.close()
+    local = ResumableDataLoader(Mixed(60), 4, shuffle=True, seed=3, num_workers=1)
+    local.load_state_dict(state)
+    assert seen + one_pass(local) == one_pass(expected)
+
+
+def test_arrays_of_a_batch_can_be_written_and_workers_know_their_number():
+    started = []
+    loader = on_ray(
+        WithArray(8), collate_fn=as_arrays, worker_init_fn=started.append, num_workers=1
+    )
+    for batch in loader:
+        batch["array"] += 1
+        assert batch["worker"] == 0
+    assert not started  # not here
+
+
+def test_lanes_live_in_actors_and_resume_anywhere():
+    expected = one_pass(ResumableDataLoader(Stream(31), 3, seed=3, num_workers=2))
+    loader = on_ray(Stream(31), 3)
+    batches = iter(loader)
+    seen = [plain(next(batches)) for _ in range(4)]
+    state = loader.state_dict()
+    assert seen + [plain(batch) for batch in batches] == expected
+    local = ResumableDataLoader(Stream(31), 3, seed=3, num_workers=1)
+    local.load_state_dict(state)
+    assert one_pass(local) == expected[4:]
+
+
+def test_an_error_arrives_with_its_type_and_traceback_and_can_be_skipped():
+    loader = on_ray(Damaged(16), persistent_workers=True)
+    batches = iter(loader)
+    assert next(batches).tolist() == [0, 1, 2, 3]
+    with pytest.raises(OSError, match="sample 5 is damaged") as raised:
+        next(batches)
+    assert raised.value.errno == 5
+    assert "in __getitem__" in str(raised.value.__cause__)
+    loader._runner.close()
+    loader = on_ray(Damaged(16), on_error="skip", persistent_workers=True)
+    assert flat(one_pass(loader)) == [0, 1, 2, 3, 4, 6, 7, 8, *range(10, 16)]
+    assert [skipped.index for skipped in loader.skipped] == [5, 9]
+    loader._runner.close()
+    with pytest.raises(TooManySkippedError):
+        one_pass(on_ray(Damaged(16), on_error="skip", max_skipped=1))
+
+
+def test_batches_may_come_as_they_arrive_and_in_time(tmp_path):
+    path = tmp_path / "go on"
+    loader = on_ray(Held(24, path), in_order=False, persistent_workers=True)
+    batches = iter(loader)
+    first = next(batches).tolist()
+    assert 0 not in first
+    state = loader.state_dict()
+    path.touch()
+    rest = [index for batch in batches for index in batch.tolist()]
+    assert sorted(first + rest) == list(range(24))
+    loader._runner.close()
+    local = ResumableDataLoader(Ids(24), 4, seed=3)
+    local.load_state_dict(state)
+    assert sorted(first + flat(one_pass(local))) == list(range(24))
+
+
+def test_a_late_batch_is_an_error_and_can_be_waited_for(tmp_path):
+    path = tmp_path / "go on"
+    loader = on_ray(Held(8, path), timeout=0.5, num_workers=1)
+    batches = iter(loader)
+    with pytest.raises(WorkerTimeoutError, match=r"timed out after 0\.5 seconds"):
+        next(batches)
+    path.touch()
+
+    def waited_for():
+        try:
+            return [next(batches).tolist()]
+        except WorkerTimeoutError:
+            return None
+
+    found = [until(waited_for, seconds=60)[0] for _ in range(2)]
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_no_more_is_fetched_ahead_than_asked_for(tmp_path):
+    loader = on_ray(Noted(80, tmp_path), prefetch_factor=1, prefetch_bytes=0)
+    for number, _ in enumerate(loader, start=1):
+        # Those delivered, one for each worker, and one that is given out at a delivery.
+        assert len(list(tmp_path.iterdir())) <= 4 * (number + 2)
+    assert number == 20
+
+
+def test_times_are_noted_as_of_worker_processes():
+    loader = on_ray(Augmented(40), num_workers=1)
+    loader._fetch.timing = timing = Timing()
+    one_pass(loader)
+    assert {made.worker for made in timing.made} == {0}
+    assert 0 < len(timing.made) == len(timing.handed)
+    for made in timing.made:
+        assert made.spans[0][1] < made.spans[-1][2] <= time.monotonic_ns()
+
+
+def test_what_cannot_be_sent_or_started_is_said():
+    with pytest.raises(OptionError, match="cannot be sent to a Ray cluster"):
+        one_pass(on_ray([threading.Lock()]))
+    with pytest.raises(OptionError, match=r"Ray refuses ray_options=.*num_cpu"):
+        one_pass(on_ray(Ids(8), ray_options={"num_cpu": 1}))
+    with pytest.raises(WorkerStartError, match=r"cannot rebuild the dataset.*runtime_env"):
+        one_pass(on_ray(Opened(8), num_workers=1))
+
+
+def test_a_cluster_without_room_is_an_error_and_without_cpus_shares_them(monkeypatch, cluster):
+    import ray
+
+    monkeypatch.setattr(ray_pool, "_LEND_AFTER", 2.0)
+    monkeypatch.setattr(ray_pool, "_GIVE_UP_AFTER", 2.5)
+    loader = on_ray(Ids(8), ray_options={"resources": {"decoders": 1}}, num_workers=1)
+    batches = iter(loader)
+    with pytest.raises(WorkerStartError, match=r"needs 1 CPU, 1 decoders.*keep waiting"):
+        next(batches)
+    del batches
+    taken = ray.util.placement_group([{"CPU": 1}] * 3)
+    ray.get(taken.ready(), timeout=60)
+    try:
+        with pytest.warns(ClusterRoomWarning, match="no free CPU for a worker .0 of 3 CPU free"):
+            assert one_pass(on_ray(Ids(8))) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    finally:
+        ray.util.remove_placement_group(taken)
+
+
+def test_a_sample_that_kills_its_worker_ends_the_run():
+    loader = on_ray(Deadly(40), num_workers=1, max_restarts=1)
+    with (
+        pytest.raises(WorkerDiedError, match="2 workers have died while fetching this batch"),
+        pytest.warns(WorkerRestartWarning),
+    ):
+        one_pass(loader)
+    assert loader.batches_processed == 4
+
+
+def test_auto_uses_nodes_that_join(cluster):
+    loader = on_ray(Slow(10**6), num_workers="auto", persistent_workers=True)
+    batches = iter(loader)
+    joined = None
+    deadline = time.monotonic() + 120
+    while len(members_of(loader)) < 4:  # of the 3 CPUs that there were
+        next(batches)
+        assert time.monotonic() < deadline
+        if joined is None and len(members_of(loader)) == 3:
+            joined = cluster.add_node(num_cpus=1, **QUIET)
+    del batches
+    loader._runner.close()
+    cluster.remove_node(joined)

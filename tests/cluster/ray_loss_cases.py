@@ -1,0 +1,122 @@
+"""Actors, nodes and whole clusters are lost, and no batch is. `test_ray_workers.py` runs this."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+from clusters import QUIET, cluster_of, members_of
+from support import Augmented, one_pass, plain
+from torch.utils.data import IterableDataset, get_worker_info
+
+from dataporter import ResumableDataLoader
+from dataporter.errors import ClusterLostError, WorkerRestartWarning
+
+SECONDS = float(os.environ.get("DATAPORTER_SOAK_SECONDS", "600")) / 2
+SEED = int(os.environ.get("DATAPORTER_SOAK_SEED", "1"))
+
+
+class Slow(Augmented):
+    def __getitem__(self, index: int):
+        time.sleep(0.005)
+        return super().__getitem__(index)
+
+
+class Stream(IterableDataset):
+    """Four lanes may be read from any place, by a state."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.next = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        for index in range(info.id, self.length, info.num_workers):
+            if index >= self.next:
+                self.next = index + 1
+                yield index, random.random(), float(torch.rand(()))
+        self.next = 0
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+def kill_one(loader) -> None:
+    os.kill(members_of(loader)[0].pid, signal.SIGKILL)
+
+
+def test_killed_actors_and_a_killed_node_change_nothing_and_a_lost_cluster_is_said():
+    expected = one_pass(ResumableDataLoader(Augmented(200), 4, shuffle=True, seed=3))
+    streamed = one_pass(ResumableDataLoader(Stream(60), 3, seed=3, num_workers=2, lanes=4))
+    options = {"seed": 3, "engine": "ray", "num_workers": 2, "persistent_workers": True}
+    with cluster_of(1, 2) as cluster:
+        loader = ResumableDataLoader(Augmented(200), 4, shuffle=True, **options)
+        batches = iter(loader)
+        seen = [plain(next(batches))]
+        with pytest.warns(WorkerRestartWarning, match=r"of a Ray cluster is lost .*it was worker"):
+            kill_one(loader)
+            seen += [plain(next(batches)) for _ in range(24)]
+            cluster.remove_node(cluster.nodes[0], allow_graceful=False)
+            seen += [plain(batch) for batch in batches]
+        assert seen == expected
+        loader._runner.close()
+        lanes = ResumableDataLoader(Stream(60), 3, lanes=4, **options)
+        with pytest.warns(WorkerRestartWarning):
+            batches = iter(lanes)
+            seen = [plain(next(batches)) for _ in range(3)]
+            kill_one(lanes)
+            seen += [plain(batch) for batch in batches]
+        assert seen == streamed
+        batches = iter(lanes)
+        seen = [plain(next(batches)) for _ in range(2)]
+        cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False, wait=False)
+        with pytest.raises(ClusterLostError, match="is gone: the raylet of this machine has ended"):
+            for batch in batches:
+                seen.append(plain(batch))
+        state = lanes.state_dict()
+        local = ResumableDataLoader(Stream(60), 3, seed=3, num_workers=1, lanes=4)
+        local.load_state_dict(state)
+        rest = one_pass(local)
+    second = ResumableDataLoader(Stream(60), 3, seed=3, num_workers=2, lanes=4)
+    assert seen + rest == [one_pass(second), one_pass(second)][1]
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::dataporter.errors.WorkerRestartWarning")
+@pytest.mark.parametrize("kind", ["samples", "lanes"])
+def test_whatever_is_killed_batches_stay_the_same(kind):
+    """Kill actors and nodes at random, and let others join, for minutes."""
+    chance = random.Random(SEED)
+    options = {"seed": 3, "engine": "ray", "num_workers": 3, "persistent_workers": True}
+    if kind == "samples":
+        expected = one_pass(ResumableDataLoader(Slow(400), 4, shuffle=True, seed=3, num_workers=2))
+        loader = ResumableDataLoader(Slow(400), 4, shuffle=True, **options)
+    else:
+        expected = one_pass(ResumableDataLoader(Stream(300), 3, seed=3, num_workers=2, lanes=6))
+        loader = ResumableDataLoader(Stream(300), 3, lanes=6, **options)
+    with cluster_of(1, 2, 1) as cluster:
+        nodes = list(cluster.nodes)
+        end, kills = time.monotonic() + SECONDS / 2, 0
+        while time.monotonic() < end:
+            loader.seek(0)
+            seen = []
+            for batch in loader:
+                seen.append(plain(batch))
+                if chance.random() > 0.02 or not members_of(loader):
+                    continue
+                kills += 1
+                if chance.random() < 0.7:
+                    os.kill(chance.choice(members_of(loader)).pid, signal.SIGKILL)
+                elif nodes:
+                    lost = nodes.pop(chance.randrange(len(nodes)))
+                    cluster.remove_node(lost, allow_graceful=False)
+                if len(nodes) < 2 and chance.random() < 0.5:
+                    nodes.append(cluster.add_node(num_cpus=2, **QUIET))
+            assert seen == expected, f"after {kills} kills; DATAPORTER_SOAK_SEED={SEED}"
+        assert kills
+        loader._runner.close()

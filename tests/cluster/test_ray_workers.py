@@ -1,0 +1,40 @@
+"""Workers on a Ray cluster: the cases of this folder, each file in a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from watching import environment
+
+HERE = Path(__file__).parent
+
+
+def run_cases(name: str, *arguments: str, seconds: float = 400) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    answer = subprocess.run(
+        [*command, str(HERE / name), *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout[-20_000:] + answer.stderr[-5_000:]
+
+
+def test_batches_of_a_ray_cluster_are_those_of_worker_processes():
+    run_cases("ray_cases.py")
+
+
+def test_lost_actors_nodes_and_clusters_lose_no_batch():
+    run_cases("ray_loss_cases.py", "-m", "not soak")
+
+
+def test_loaders_of_ray_train_share_a_small_cluster():
+    run_cases("ray_train_cases.py")
+
+
+@pytest.mark.soak
+def test_nothing_that_is_killed_changes_a_batch():
+    run_cases("ray_loss_cases.py", "-m", "soak", seconds=3000)
