@@ -9,6 +9,7 @@ Other measurements:
     gpu.py       delivery to a CUDA device; `--out` as above
     order.py     an index of the shuffled order
     views.py     mixtures and packed documents beside what they are made of; not part of this run
+    ray_engine.py  workers on a Ray cluster, worker processes and Ray Data; not part of this run
     resume.py    from a state to the first batch
     kit.py       collators, converters, the loader beside a training step
     scale.py     a rank of thousands, by the law alone; not part of this run

@@ -16,9 +16,7 @@ QUIET = {"object_store_memory": STORE, "include_dashboard": False}
 @contextmanager
 def cluster_of(*cpus: int) -> Iterator[Any]:
     """Start a cluster with so many CPUs on its head and its other nodes, and connect to it."""
-    with tempfile.TemporaryDirectory(
-        prefix="ray", dir="/tmp"
-    ) as folder:  # sockets need a short one
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         # A folder of its own: what others start on this machine is not to find this cluster.
         os.environ.update(environment(), **RAY, RAY_TMPDIR=folder)
         import ray

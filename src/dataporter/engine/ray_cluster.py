@@ -48,6 +48,7 @@ class RayCluster:
         context = ray.get_runtime_context()
         self._is_driver = context.worker.mode == ray.SCRIPT_MODE
         self.address = context.gcs_address
+        self._connection = _connection(context)
         host, port = self.address.rsplit(":", 1)
         self._head = host, int(port)
         self._raylet: tuple[str, int] | None = None
@@ -63,10 +64,17 @@ class RayCluster:
         """True if the cluster is known to be gone."""
         return self._lost is not None
 
+    @property
+    def is_connected(self) -> bool:
+        """True if this process is still connected as it was, and not anew."""
+        ray = self.ray
+        return ray.is_initialized() and _connection(ray.get_runtime_context()) == self._connection
+
     def check(self, *, now: bool = False) -> None:
         """Raise an error if the cluster is gone. Looks every few seconds, unless `now`."""
         moment = time.monotonic()
-        if self._lost is None and (now or moment - self._looked >= _LOOK_EVERY):
+        now = now or not self.is_connected or moment - self._looked >= _LOOK_EVERY
+        if self._lost is None and now:
             self._lost = self._found_lost(moment)
             self._looked = moment
             if self._lost is not None:
@@ -80,7 +88,7 @@ class RayCluster:
             raise ClusterLostError(msg)
 
     def _found_lost(self, moment: float) -> str | None:
-        if not self.ray.is_initialized():
+        if not self.is_connected:
             return "this process is not connected to it any more (ray.shutdown)"
         if self._raylet is not None and not _answers(self._raylet):
             return "the raylet of this machine has ended"
@@ -95,7 +103,7 @@ class RayCluster:
 
     def _leave(self) -> None:
         """Disconnect, or Ray would end this process. A worker of Ray's is Ray's to end."""
-        if self._is_driver and self.ray.is_initialized():
+        if self._is_driver and self.is_connected:
             with contextlib.suppress(Exception):
                 self.ray.shutdown()
 
@@ -109,6 +117,11 @@ class RayCluster:
         total, free = self.ray.cluster_resources(), self.ray.available_resources()
         each = (f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in names)
         return f"{', '.join(each)} free"
+
+
+def _connection(context: Any) -> tuple[str, str]:
+    """Identify a connection: another one has another node or job, in the same cluster too."""
+    return context.get_node_id(), context.get_job_id()
 
 
 def _answers(address: tuple[str, int]) -> bool:

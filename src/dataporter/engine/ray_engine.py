@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dataporter.engine.board import Issue
 from dataporter.engine.budget import Budget, Limits
 from dataporter.engine.failures import unpack_error
@@ -85,8 +83,8 @@ class RayEngine:
 
     @property
     def is_ours(self) -> bool:
-        """False if the engine is closed, or belongs to a process that forked this one."""
-        return self._owner == os.getpid() and not self._closed
+        """False if it is closed or disconnected, or belongs to a process that forked this one."""
+        return self._owner == os.getpid() and not self._closed and self._cluster.is_connected
 
     def fetches_by(self, fetch: Fetches) -> bool:
         """Tell whether the engine is ours and its workers use this very fetcher."""
@@ -154,9 +152,9 @@ class RayEngine:
     def _await_next(self, tasks: Iterator[Task]) -> Late | None:
         """Wait until a batch can be delivered. Returns the reason if that takes too long."""
         self._asked = time.monotonic_ns()
+        self._cluster.check()
         self._errands.collect(0)
         self._num_ready = self._board.num_ready
-        self._cluster.check()
         patience = self._options.timeout
         deadline = time.monotonic() + patience if patience else None
         while not self._board.is_next_ready():
@@ -207,12 +205,11 @@ class RayEngine:
         self._budget.note_workers(self._pool.wanted)
 
     def _taken(self, issue: Issue[Task]) -> Any:
-        """Rebuild a batch, in memory of its own."""
+        """Rebuild a batch, in the memory that its reply was copied to."""
         reply = self._errands.reply_of(issue.slot)
         if isinstance(reply, WorkerError):
             return Failed(reply)
-        outcome, offset, size, stored = reply
-        memory = np.array(stored)
+        outcome, offset, size, memory = reply
         timing = self._fetch.timing
         is_timed = outcome >= TIMED and timing is not None
         if timing is not None and is_timed:

@@ -15,6 +15,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from dataporter.engine.board import Board, Reissue
 from dataporter.engine.budget import Budget, Limits
 from dataporter.engine.losses import Loss, Losses
@@ -179,7 +181,9 @@ class Errands:
         if isinstance(reply, WorkerError):
             self.board.note_reply(errand.number, FAILED_CALL, 0, 0)
             return
-        outcome, offset, size, _ = reply
+        outcome, offset, size, stored = reply
+        # At once: what the consumer has not asked for yet is not to fill the object store.
+        errand.reply = outcome, offset, size, np.array(stored)
         self.board.note_reply(errand.number, outcome, offset, size)
         self._budget.note_size(offset + size)
 

@@ -238,8 +238,7 @@ class Pool:
             self.dismiss(member)
 
     def _kill(self, member: Member) -> None:
-        ray = self._cluster.ray
-        if self._cluster.is_lost or not ray.is_initialized():
+        if self._cluster.is_lost or not self._cluster.is_connected:
             return
         with contextlib.suppress(Exception):  # it may have ended, with its node or by itself
-            ray.kill(member.actor)
+            self._cluster.ray.kill(member.actor)
