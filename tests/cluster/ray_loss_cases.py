@@ -5,6 +5,7 @@ import random
 import signal
 import time
 
+import psutil
 import pytest
 import torch
 from clusters import QUIET, cluster_of, members_of
@@ -12,6 +13,7 @@ from support import Augmented, one_pass, plain
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataporter import ResumableDataLoader
+from dataporter.engine import ray_cluster
 from dataporter.errors import ClusterLostError, WorkerRestartWarning
 
 SECONDS = float(os.environ.get("DATAPORTER_SOAK_SECONDS", "600")) / 2
@@ -46,6 +48,10 @@ class Stream(IterableDataset):
         self.next = state["next"]
 
 
+def children_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
 def kill_one(loader) -> None:
     os.kill(members_of(loader)[0].pid, signal.SIGKILL)
 
@@ -72,18 +78,64 @@ def test_killed_actors_and_a_killed_node_change_nothing_and_a_lost_cluster_is_sa
             kill_one(lanes)
             seen += [plain(batch) for batch in batches]
         assert seen == streamed
-        batches = iter(lanes)
-        seen = [plain(next(batches)) for _ in range(2)]
+        lanes._runner.close()
+        loader = ResumableDataLoader(Slow(10**6), 4, shuffle=True, **options)
+        batches = iter(loader)
+        next(batches)
         cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False, wait=False)
         with pytest.raises(ClusterLostError, match="is gone: the raylet of this machine has ended"):
-            for batch in batches:
-                seen.append(plain(batch))
-        state = lanes.state_dict()
-        local = ResumableDataLoader(Stream(60), 3, seed=3, num_workers=1, lanes=4)
-        local.load_state_dict(state)
-        rest = one_pass(local)
-    second = ResumableDataLoader(Stream(60), 3, seed=3, num_workers=2, lanes=4)
-    assert seen + rest == [one_pass(second), one_pass(second)][1]
+            while True:
+                next(batches)
+        local = ResumableDataLoader(Slow(10**6), 4, shuffle=True, seed=3, num_workers=1)
+        local.load_state_dict(loader.state_dict())
+        assert plain(next(iter(local))) == plain(loader.batch_at(0, loader.samples_processed))
+
+
+@pytest.mark.soak
+def test_a_head_that_is_silent_is_a_lost_cluster_while_batches_still_come(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "_HEAD_PATIENCE", 5.0)
+    with cluster_of(1) as cluster:
+        loader = ResumableDataLoader(Slow(10**6), 4, seed=3, engine="ray", num_workers=1)
+        batches = iter(loader)
+        seen = [plain(next(batches))]
+        cluster.head_node.kill_gcs_server(check_alive=True)
+        with pytest.raises(ClusterLostError, match=r"is gone: its head is silent for \d+ s"):
+            while True:
+                seen.append(plain(next(batches)))
+        assert loader.batches_processed == len(seen) > 10
+        # Ray would end this process a minute after the head went silent, were it connected still.
+        end = time.monotonic() + 75
+        local = ResumableDataLoader(Slow(10**6), 4, seed=3, num_workers=1)
+        local.load_state_dict(loader.state_dict())
+        for _ in iter(local):
+            if time.monotonic() > end:
+                break
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::dataporter.errors.WorkerRestartWarning")
+def test_a_node_that_falls_silent_is_left_behind():
+    expected = one_pass(ResumableDataLoader(Augmented(400), 4, shuffle=True, seed=3))
+    with cluster_of(1, 1) as cluster:
+        loader = ResumableDataLoader(
+            Augmented(400), 4, shuffle=True, seed=3, engine="ray", num_workers=2,
+            persistent_workers=True,
+        )  # fmt: skip
+        batches = iter(loader)
+        seen = [plain(next(batches))]
+        while len(members_of(loader)) < 2 and len(seen) < 50:
+            seen.append(plain(next(batches)))
+        (raylet,) = cluster.nodes[0].all_processes["raylet"]
+        stopped = [raylet.process.pid, *(child.pid for child in children_of(raylet.process.pid))]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            seen += [plain(batch) for batch in batches]
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGKILL)
+        loader._runner.close()
+    assert seen == expected
 
 
 @pytest.mark.soak

@@ -24,7 +24,7 @@ def run_cases(name: str, *arguments: str, seconds: float = 400) -> None:
 
 
 def test_batches_of_a_ray_cluster_are_those_of_worker_processes():
-    run_cases("ray_cases.py")
+    run_cases("ray_cases.py", "-m", "not soak")
 
 
 def test_lost_actors_nodes_and_clusters_lose_no_batch():
@@ -38,3 +38,8 @@ def test_loaders_of_ray_train_share_a_small_cluster():
 @pytest.mark.soak
 def test_nothing_that_is_killed_changes_a_batch():
     run_cases("ray_loss_cases.py", "-m", "soak", seconds=3000)
+
+
+@pytest.mark.soak
+def test_nodes_that_join_are_used():
+    run_cases("ray_cases.py", "-m", "soak")

@@ -23,6 +23,11 @@ def test_usually_the_prefetch_factor_times_the_workers_is_ahead():
     assert made(prefetch=3, workers=5).usual[:2] == (15, 15)
 
 
+def test_the_usual_number_has_a_limit_that_an_engine_may_raise():
+    assert made(workers=100).usual.ahead == 64
+    assert made(workers=100, most_ahead=1000).usual.ahead == 200
+
+
 def test_while_the_consumer_waits_more_is_ahead_once_the_size_of_a_batch_is_known():
     assert made().waiting[:2] == (8, 8)
     assert made(size=1000).waiting[:2] == (16 * 8, 4 * 8)

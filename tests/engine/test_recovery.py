@@ -129,6 +129,16 @@ def test_idle_workers_may_have_died_one_by_one_between_deliveries():
     lose(losses, *[killed(None)] * 3, awaited=4)
 
 
+def test_workers_that_die_with_others_count_once_and_those_in_their_place_again():
+    losses = Losses(most=2)
+    together = [killed(None)] + [killed(None)._replace(is_first=False)] * 5
+    lose(losses, *together)
+    lose(losses, *together[1:])  # noticed later
+    lose(losses, *together)
+    with pytest.raises(WorkerDiedError, match="3 workers have died with no batch delivered"):
+        losses.note(together, task(1))
+
+
 def test_after_a_run_was_given_up_the_next_may_lose_as_many():
     losses = Losses(most=1)
     lose(losses, killed(None))
@@ -149,6 +159,7 @@ def test_after_a_run_was_given_up_the_next_may_lose_as_many():
         (killed(None, has_begun=False), "it was worker 0, before its first batch."),
         (killed(None, exitcode=3), "(pid 123) ended with status 3; it was worker 0, between two"),
         (killed(None, exitcode=-35), "is killed by signal: signal 35;"),
+        (killed(None)._replace(how="is lost"), "(pid 123) is lost; it was worker 0, between two"),
     ],
 )
 def test_the_warning_says_who_died_how_and_when(loss, message):

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 from dataporter import ResumableDataLoader, sample_rng
 from dataporter.errors import WorkerRestartWarning
 from dataporter.fetch import timing
-from dataporter.fetch.timing import CONSUMER, STAGES, Timing
+from dataporter.fetch.timing import CONSUMER, FETCH, STAGES, Clock, Timing
 
 ENGINES = {
     "inline": {},
@@ -264,3 +264,19 @@ def test_indices_are_named_that_can_be_sent_and_fetched_again():
     names = {index for index, _ in noted.made[0].slowest}
     assert names == {"a" * 100, 3, 4}
     assert noted.made[0].middle in {*names, None}
+
+
+def test_stamps_of_another_system_are_shifted_to_the_clock_of_the_process_that_asked():
+    here = Clock.here()
+    assert here.distance_from(Clock.here()) == 0
+    elsewhere = Clock("another system", here.began + 5_000)  # it began 5 µs later
+    noting, asking = Timing(), Timing()
+    noting.shift = here.distance_from(elsewhere)
+    before = time.monotonic_ns()
+    noting.begin()
+    noting.end(FETCH, 3)
+    after = time.monotonic_ns()
+    assert asking.unpack(1, noting.packed(0, 16, 8)) == (16, 8)
+    ((stage, start, end),) = asking.made[0].spans
+    assert stage == FETCH
+    assert before + 5_000 <= start <= end <= after + 5_000

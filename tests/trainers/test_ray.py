@@ -128,6 +128,13 @@ for folder in (None, sys.argv[1]):
         import dataporter.trainers.ray
     except dataporter.MissingExtraError as error:
         found.append(str(error))
+    try:
+        dataporter.ResumableDataLoader(range(3), engine="ray", num_workers=1)
+    except dataporter.MissingExtraError as error:
+        assert str(error) == found[-1]
+        assert "ray" not in sys.modules
+    else:
+        raise AssertionError
 print("\\n".join(found))
 """
 
