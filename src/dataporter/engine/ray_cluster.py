@@ -65,6 +65,11 @@ class RayCluster:
         return self._lost is not None
 
     @property
+    def is_usable(self) -> bool:
+        """True if the cluster is not known to be gone, and this process is connected to it."""
+        return not self.is_lost and self.is_connected
+
+    @property
     def is_connected(self) -> bool:
         """True if this process is still connected as it was, and not anew."""
         ray = self.ray
