@@ -61,8 +61,16 @@ def main() -> None:
         if len(seen) == 25:
             break
     state = loader.state_dict()
+    ray.shutdown()
 
-    local = ResumableDataLoader(dataset, batch_size=8, shuffle=True, seed=3, num_workers=2)
+    local = ResumableDataLoader(
+        dataset,
+        batch_size=8,
+        shuffle=True,
+        seed=3,
+        num_workers=2,
+        multiprocessing_context="forkserver",  # threads of Ray's may hold locks at a fork
+    )
     local.load_state_dict(state)
     seen += [(ids, pixels) for ids, _, pixels in local]
 
@@ -70,7 +78,6 @@ def main() -> None:
         assert torch.equal(ids, same_ids)  # noqa: S101  what the example shows
         assert torch.equal(pixels, same_pixels)  # noqa: S101
     print(f"{len(seen)} batches, 25 of them from the cluster: all as in one process")
-    ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ ROOT = Path(__file__).parents[1]
 # start its framework.
 FRAMEWORKS = {
     "accelerate.md": "accelerate_loop.py",
+    "cluster.md": "ray_workers.py",
     "lightning.md": "lightning_pause.py",
     "ray.md": "ray_train.py",
     "torch_checkpoint.md": "dcp_fsdp.py",

@@ -195,7 +195,7 @@ def test_the_values_of_an_option_are_in_its_type():
         for name in ("engine", "on_error", "strategy", "tail")
     }
     assert values == {
-        "engine": {"processes", "threads"},
+        "engine": {"processes", "threads", "ray"},
         "on_error": {"raise", "skip"},
         "strategy": {"auto", "unified", "simple", "distributed"},
         "tail": {"pad", "drop", "uneven"},

@@ -1,6 +1,6 @@
 """Workers on a Ray cluster deliver what worker processes deliver. `test_ray_workers.py` runs this.
 
-In a process of its own: it connects to one cluster, and no other test should fork what that leaves.
+In a process of its own: it connects to one cluster, and a process that does must not fork.
 """
 
 import os
@@ -173,7 +173,7 @@ def test_batches_are_those_of_this_process_and_the_consumers_own():
     seen = [plain(next(batches)) for _ in range(5)]
     state = loader.state_dict()
     loader._runner.close()
-    local = ResumableDataLoader(Mixed(60), 4, shuffle=True, seed=3, num_workers=1)
+    local = ResumableDataLoader(Mixed(60), 4, shuffle=True, seed=3)
     local.load_state_dict(state)
     assert seen + one_pass(local) == one_pass(expected)
 
@@ -190,13 +190,13 @@ def test_arrays_of_a_batch_can_be_written_and_workers_know_their_number():
 
 
 def test_lanes_live_in_actors_and_resume_anywhere():
-    expected = one_pass(ResumableDataLoader(Stream(31), 3, seed=3, num_workers=2))
-    loader = on_ray(Stream(31), 3)
+    expected = one_pass(ResumableDataLoader(Stream(31), 3, seed=3, lanes=2))
+    loader = on_ray(Stream(31), 3)  # two lanes, one for each worker
     batches = iter(loader)
     seen = [plain(next(batches)) for _ in range(4)]
     state = loader.state_dict()
     assert seen + [plain(batch) for batch in batches] == expected
-    local = ResumableDataLoader(Stream(31), 3, seed=3, num_workers=1)
+    local = ResumableDataLoader(Stream(31), 3, seed=3)
     local.load_state_dict(state)
     assert one_pass(local) == expected[4:]
 

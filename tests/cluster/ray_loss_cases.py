@@ -17,6 +17,7 @@ from dataporter.engine import ray_cluster
 from dataporter.errors import ClusterLostError, WorkerRestartWarning
 
 SECONDS = float(os.environ.get("DATAPORTER_SOAK_SECONDS", "600")) / 2
+NOT_FORKED = {"multiprocessing_context": "forkserver"}  # threads of Ray's may hold locks
 SEED = int(os.environ.get("DATAPORTER_SOAK_SEED", "1"))
 
 
@@ -86,7 +87,9 @@ def test_killed_actors_and_a_killed_node_change_nothing_and_a_lost_cluster_is_sa
         with pytest.raises(ClusterLostError, match="is gone: the raylet of this machine has ended"):
             while True:
                 next(batches)
-        local = ResumableDataLoader(Slow(10**6), 4, shuffle=True, seed=3, num_workers=1)
+        local = ResumableDataLoader(
+            Slow(10**6), 4, shuffle=True, seed=3, num_workers=1, **NOT_FORKED
+        )
         local.load_state_dict(loader.state_dict())
         assert plain(next(iter(local))) == plain(loader.batch_at(0, loader.samples_processed))
 
@@ -105,7 +108,7 @@ def test_a_head_that_is_silent_is_a_lost_cluster_while_batches_still_come(monkey
         assert loader.batches_processed == len(seen) > 10
         # Ray would end this process a minute after the head went silent, were it connected still.
         end = time.monotonic() + 75
-        local = ResumableDataLoader(Slow(10**6), 4, seed=3, num_workers=1)
+        local = ResumableDataLoader(Slow(10**6), 4, seed=3, num_workers=1, **NOT_FORKED)
         local.load_state_dict(loader.state_dict())
         for _ in iter(local):
             if time.monotonic() > end:

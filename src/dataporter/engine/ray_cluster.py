@@ -87,7 +87,8 @@ class RayCluster:
         if self._lost is not None:
             msg = (
                 f"The Ray cluster at {self.address} is gone: {self._lost}. Nothing is lost: "
-                "state_dict() is exact. Continue from it with engine='processes', or connect to "
+                "state_dict() is exact. Continue from it in a new process or, in this one, with "
+                "engine='processes' and multiprocessing_context='forkserver', or connect to "
                 "another cluster (ray.init) and iterate again."
             )
             raise ClusterLostError(msg)
