@@ -190,11 +190,6 @@ class LoaderOptions(Generic[Sample_co]):
         return self.engine != "ray"
 
     @property
-    def certain_workers(self) -> int:
-        """The number of workers that are there for sure: a cluster may have room for one."""
-        return self.workers if self.works_here else min(self.workers, 1)
-
-    @property
     def adapts(self) -> bool:
         """True if the number of workers adapts to the consumer."""
         return self.num_workers == "auto" and not self.has_lanes

@@ -257,7 +257,8 @@ def _lane_fetch(
         drop_last=options.drops_last,
         randomness=options.randomness and not options.in_threads,
         init=options.worker_init_fn,
-        readers=min(options.certain_workers, _most_readers(options)),
+        # A cluster may have room for one worker only, which then reads all lanes.
+        readers=_most_readers(options) if options.works_here else 1,
         inline=options.reads_inline,
         ranks=topology if options.lanes is None else Topology(),
     )
