@@ -183,7 +183,7 @@ class RayEngine:
 
     def look(self) -> Running:
         """Count the batches that are ready and the actors, from any thread."""
-        if not self._running or self._owner != os.getpid():
+        if self._closed or self._owner != os.getpid():
             return Running()
         return Running(max(self._board.num_ready, 0), self.num_workers)
 
