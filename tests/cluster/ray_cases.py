@@ -112,21 +112,6 @@ class Noted(Ids):
         return super().__getitem__(index)
 
 
-class Writing(Ids):
-    """The second batch takes some time to write a file."""
-
-    def __init__(self, length: int, path: Path) -> None:
-        super().__init__(length)
-        self.path = path
-
-    def __getitem__(self, index: int) -> int:
-        if index == 4:
-            self.path.with_suffix(".begun").touch()
-            time.sleep(1)
-            self.path.touch()
-        return super().__getitem__(index)
-
-
 class Held(Ids):
     """The first batch waits for a file."""
 
@@ -255,16 +240,6 @@ def test_no_more_is_fetched_ahead_than_asked_for(tmp_path):
     for number, _ in enumerate(loader, start=1):
         assert len(list(tmp_path.iterdir())) <= 4 * (number + 2)  # two beyond those delivered
     assert number == 20
-
-
-def test_an_actor_that_is_dropped_finishes_what_it_is_at(tmp_path):
-    path = tmp_path / "written"
-    loader = on_ray(Writing(40, path), num_workers=1)
-    for _ in loader:
-        until(path.with_suffix(".begun").exists, seconds=60)
-        break
-    assert not loader._runner._kept
-    until(path.exists, seconds=60)
 
 
 def test_times_are_noted_as_of_worker_processes():

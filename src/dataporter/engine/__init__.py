@@ -6,11 +6,14 @@ device. `runner` chooses among them for a loader. An engine knows nothing of ord
 """
 
 from dataporter.engine.budget import PREFETCH_BYTES
-from dataporter.engine.ray_cluster import OLDEST_RAY
-from dataporter.engine.ray_pool import OWN_RAY_OPTIONS
 from dataporter.engine.results import Results
 from dataporter.engine.runner import Runner
-from dataporter.engine.worker_options import WorkerOptions, can_start_workers
+from dataporter.engine.worker_options import (
+    OLDEST_RAY,
+    OWN_RAY_OPTIONS,
+    WorkerOptions,
+    can_start_workers,
+)
 
 __all__ = [
     "OLDEST_RAY",

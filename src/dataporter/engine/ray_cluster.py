@@ -13,10 +13,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dataporter.engine.worker_options import OLDEST_RAY
 from dataporter.errors import ClusterLostError, WorkerStartError
 from dataporter.requirement import require
-
-OLDEST_RAY = "2.51"  # version
 
 _LOOK_EVERY = 2.0  # seconds
 _HEAD_PATIENCE = 20.0  # seconds that the head may be silent; it may be about to be restarted

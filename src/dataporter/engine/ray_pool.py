@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,16 +24,7 @@ _GIVE_UP_AFTER = 60.0  # seconds, after which a cluster without room is an error
 _START_WITHIN = 300.0  # seconds, if the cluster seems to have room
 _REST = 1.0  # seconds after an actor was lost before it had a place, as on a node that has died
 _LONGEST_REST = 8.0  # seconds; each rest is twice as long as the one before
-_LEAVE_WITHIN = 5.0  # seconds that an actor has to finish what it is at
 _FEWEST = 2  # workers at first, if their number adapts
-
-# Ray's options of actors that are not the user's to choose.
-OWN_RAY_OPTIONS = frozenset(
-    (
-        *("max_restarts", "max_task_retries", "max_concurrency", "concurrency_groups", "name"),
-        *("namespace", "get_if_exists", "lifetime", "allow_out_of_order_execution"),
-    )
-)
 
 # Ray's options that say what an actor needs.
 _NEEDS = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
@@ -117,7 +107,6 @@ class Pool:
 
     def start(self) -> None:
         """Start every actor that is missing, unless the cluster does not answer right now."""
-        look_after_leavers(self._cluster)
         missing = self.wanted - len(self.members)
         if missing > 0 and time.monotonic() < self._rests_until:
             return
@@ -235,37 +224,12 @@ class Pool:
         )
 
     def close(self) -> None:
-        """Let all actors go. Those that are busy finish what they have, in a few seconds."""
+        """End all actors, at once: their CPUs are free for others then."""
         self.wanted = 0
         for member in list(self.members.values()):
-            if member.has_begun:
-                del self.members[member.worker]
-                self._let_leave(member)
-            else:
-                self.dismiss(member)
-
-    def _let_leave(self, member: Member) -> None:
-        """Tell an actor to end after the calls that it has: it may be writing a file."""
-        look_after_leavers(self._cluster)
-        if self._cluster.is_usable:
-            with contextlib.suppress(Exception):  # it may have ended by itself
-                member.actor.__ray_terminate__.remote()
-                _leavers.append((time.monotonic() + _LEAVE_WITHIN, member.actor))
+            self.dismiss(member)
 
     def _kill(self, member: Member) -> None:
         if self._cluster.is_usable:
             with contextlib.suppress(Exception):  # it may have ended, with its node or by itself
                 self._cluster.ray.kill(member.actor)
-
-
-# Actors of all engines that were told to end, each with the time when it is killed.
-_leavers: deque[tuple[float, Any]] = deque()
-
-
-def look_after_leavers(cluster: RayCluster) -> None:
-    """Kill actors that have not ended in time."""
-    while _leavers and _leavers[0][0] < time.monotonic():
-        _, actor = _leavers.popleft()
-        if cluster.is_usable:
-            with contextlib.suppress(Exception):  # most have ended
-                cluster.ray.kill(actor)

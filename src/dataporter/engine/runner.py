@@ -10,7 +10,6 @@ import torch
 from dataporter.engine.device import sent_ahead, ways_to
 from dataporter.engine.inline import run_inline
 from dataporter.engine.processes import ProcessEngine
-from dataporter.engine.ray_engine import RayEngine
 from dataporter.engine.recovery import Replacements
 from dataporter.engine.results import Results, Running
 from dataporter.engine.threads import run_in_threads
@@ -47,9 +46,15 @@ class WorkerEngine(Protocol):
         ...
 
 
+def _ray_engine(fetch: Fetches, options: WorkerOptions, replacements: Replacements) -> WorkerEngine:
+    from dataporter.engine.ray_engine import RayEngine  # noqa: PLC0415  when it is asked for
+
+    return RayEngine(fetch, options, replacements)
+
+
 _ENGINES: dict[str, Callable[[Fetches, WorkerOptions, Replacements], WorkerEngine]] = {
     "processes": ProcessEngine,
-    "ray": RayEngine,
+    "ray": _ray_engine,
 }
 
 

@@ -10,6 +10,16 @@ from typing import Any
 from dataporter.engine.budget import PREFETCH_BYTES
 from dataporter.engine.libc import libc
 
+OLDEST_RAY = "2.51"  # version
+
+# Ray's options of actors that are not the user's to choose.
+OWN_RAY_OPTIONS = frozenset(
+    (
+        *("max_restarts", "max_task_retries", "max_concurrency", "concurrency_groups", "name"),
+        *("namespace", "get_if_exists", "lifetime", "allow_out_of_order_execution"),
+    )
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataporter.requirement import require
 from dataporter.trainers.logged_stats import LoggedStats, checked_steps
-from dataporter.trainers.requirement import require
 
 require("transformers", at_least="4.57", extra="transformers")
 
