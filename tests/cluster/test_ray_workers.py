@@ -31,6 +31,7 @@ def test_lost_actors_nodes_and_clusters_lose_no_batch():
     run_cases("ray_loss_cases.py", "-m", "not soak")
 
 
+@pytest.mark.soak  # 22 s on two cores
 def test_loaders_of_ray_train_share_a_small_cluster():
     run_cases("ray_train_cases.py")
 
