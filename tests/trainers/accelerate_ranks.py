@@ -9,6 +9,7 @@ What was found is written to FOLDER/found-RANK.json.
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -109,3 +110,6 @@ def main(task: str, folder: Path) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     main(sys.argv[1], Path(sys.argv[2]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # torch's own threads abort an interpreter that ends, now and then

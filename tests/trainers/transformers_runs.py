@@ -147,3 +147,6 @@ def main(task: str, folder: Path, options: dict) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # torch's own threads abort an interpreter that ends, now and then
