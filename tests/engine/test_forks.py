@@ -5,6 +5,8 @@ import gc
 import multiprocessing
 import os
 import pickle
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,7 @@ from support import Ids, plain
 from watching import arena_bytes, open_descriptors
 
 from dataporter import ResumableDataLoader
+from dataporter.engine.forks import watch_forks
 
 
 class Rows(Ids):
@@ -145,3 +148,45 @@ def test_a_dataset_of_delivered_batches_is_read_by_workers_as_it_was_when_they_s
         pass
     replay.is_overtaken.set()
     assert [batch[0, 0, 0].item() for batch in again] == list(range(8))
+
+
+class Lending:
+    """Lends something at any time, and notes the children that may read it."""
+
+    def __init__(self) -> None:
+        self.children: list[Any] = []
+
+    def has_lent(self) -> bool:
+        return True
+
+    def note_child(self, child: Any) -> None:
+        self.children.append(child)
+
+    def disown(self) -> None:
+        """A child has nothing to give back."""
+
+
+def test_no_child_is_missed_while_another_thread_starts_lending():
+    lenders, done = [Lending() for _ in range(500)], threading.Event()
+    for lender in lenders:
+        watch_forks(lender)
+
+    def lend() -> None:
+        while not done.is_set():
+            watch_forks(Lending())
+
+    other = threading.Thread(target=lend)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that it comes in between
+    other.start()
+    try:
+        for _ in range(10):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+    finally:
+        sys.setswitchinterval(before)
+        done.set()
+        other.join()
+    assert all(len(lender.children) == 10 for lender in lenders)

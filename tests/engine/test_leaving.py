@@ -11,7 +11,13 @@ from support import Ids
 from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader
-from dataporter.engine.leaving import kill_at_exit, let_leave, look_after_leavers
+from dataporter.engine.leaving import (
+    await_leavers,
+    forget,
+    kill_at_exit,
+    let_leave,
+    look_after_leavers,
+)
 
 
 def make(**options: Any) -> ResumableDataLoader:
@@ -109,6 +115,16 @@ def test_workers_that_stay_are_told_to_end_when_their_loader_is_dropped(options)
         until(lambda: all(state_of(pid) in ("Z", "") for pid in pids))
     finally:
         gc.enable()
+
+
+def test_a_worker_that_another_thread_has_parted_with_may_leave():
+    process = multiprocessing.Process(target=int)
+    process.start()
+    process.join()
+    process.close()
+    let_leave(process, reads=0)
+    await_leavers([process], seconds=1)
+    forget(process)
 
 
 def test_a_collection_of_garbage_while_leavers_are_looked_after_does_not_disturb():

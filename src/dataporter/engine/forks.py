@@ -57,7 +57,8 @@ class Child:
             os.close(self._pipe)
 
 
-_lenders: weakref.WeakSet[Lender] = weakref.WeakSet()
+# No WeakSet: another thread may add to it while it is iterated, which is in Python code there.
+_lenders: set[weakref.ref[Lender]] = set()
 _parents: list[int] = []  # in a child: the pipes by which its ancestors know that it lives
 
 
@@ -73,12 +74,17 @@ _fork = _Fork()
 
 def watch_forks(lender: Lender) -> None:
     """Tell a lender of every child that is forked while it has lent something."""
-    _lenders.add(lender)
+    _lenders.add(weakref.ref(lender, _lenders.discard))
+
+
+def _living() -> list[Lender]:
+    found = (reference() for reference in _lenders.copy())
+    return [lender for lender in found if lender is not None]
 
 
 def _before() -> None:
     _fork.shares = True  # in case this is interrupted
-    _fork.shares = any(lender.has_lent() for lender in tuple(_lenders))
+    _fork.shares = any(lender.has_lent() for lender in _living())
     if _fork.shares:
         try:
             _fork.pipe = os.pipe()
@@ -93,7 +99,7 @@ def _in_parent() -> None:
     if pipe is not None:
         os.close(pipe[1])
     child = Child(None if pipe is None else pipe[0])
-    for lender in tuple(_lenders):
+    for lender in _living():
         lender.note_child(child)
 
 
@@ -102,7 +108,7 @@ def _in_child() -> None:
     if pipe is not None:
         os.close(pipe[0])
         _parents.append(pipe[1])
-    for lender in tuple(_lenders):
+    for lender in _living():
         lender.disown()
     _lenders.clear()
 

@@ -61,8 +61,9 @@ def forget(process: BaseProcess) -> None:
 def let_leave(process: BaseProcess, *, reads: int, at_once: bool = False) -> None:
     """Look after a worker that was told to end, until it has ended. Kill it if `at_once`."""
     _leaving[process] = _Leaver(time.monotonic() + (0 if at_once else _GRACE), reads)
-    if process.is_alive() and process.pid:
-        with contextlib.suppress(ProcessLookupError):  # a fork server has just collected it
+    # Another thread may have parted with it by now, or a fork server has just collected it.
+    with contextlib.suppress(ValueError, AttributeError, ProcessLookupError):
+        if process.is_alive() and process.pid:
             os.kill(process.pid, signal.SIGKILL if at_once else signal.SIGALRM)
 
 
@@ -118,12 +119,13 @@ def await_leavers(processes: Iterable[BaseProcess], seconds: float) -> None:
     with delayed(EVERY_SIGNAL), contextlib.ExitStack() as opened:
         poll, left = select.poll(), 0
         for process in processes:
-            if process in _leaving and process.is_alive():
-                watched = watch(process)
-                if watched != process.sentinel:
-                    opened.callback(os.close, watched)
-                poll.register(watched, select.POLLIN)
-                left += 1
+            with contextlib.suppress(ValueError, AttributeError):  # as above
+                if process in _leaving and process.is_alive():
+                    sentinel, watched = process.sentinel, watch(process)
+                    if watched != sentinel:
+                        opened.callback(os.close, watched)
+                    poll.register(watched, select.POLLIN)
+                    left += 1
         while left:
             ended = poll.poll(max(deadline - time.monotonic(), 0) * 1000)
             if not ended:
