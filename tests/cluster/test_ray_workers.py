@@ -27,6 +27,7 @@ def test_batches_of_a_ray_cluster_are_those_of_worker_processes():
     run_cases("ray_cases.py", "-m", "not soak")
 
 
+@pytest.mark.soak  # examples/ray_workers.py loses an actor in the usual tests
 def test_lost_actors_nodes_and_clusters_lose_no_batch():
     run_cases("ray_loss_cases.py", "-m", "not soak")
 

@@ -1,5 +1,6 @@
 """Faults on the way to a real server: after each, the bytes are those of a quiet run."""
 
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -68,11 +69,13 @@ def test_an_outage_is_met_with_few_requests(through_proxy, proxy):
     storage = through_proxy(patience=3.0, max_requests=8)
     file = storage.find("large.bin")
     proxy.fault("status", status="500 Internal Server Error")
+    begun = time.monotonic()
     with pytest.raises(StorageError):
         storage.read(file, RANGES)
+    seconds = math.ceil(time.monotonic() - begun)  # more than the three, on a busy machine
     assert proxy.most <= 8
     # The first tries, those allowed at once, and two in each second.
-    assert sum(proxy.requests.values()) <= 1 + 8 + 8 + 2 * 4
+    assert sum(proxy.requests.values()) <= 1 + 8 + 8 + 2 * (seconds + 1)
 
 
 def test_throttling_lowers_the_requests_at_a_time(through_proxy, proxy):
