@@ -35,10 +35,18 @@ quick: $(VENV)/.dev
 
 test: lint tests
 
+# Real processes, ranks and clusters may be upset by what else a machine does. So what fails is run
+# once more, one at a time, and fails for good only then. What passes only then is listed.
+define TESTED
+$(BIN)/pytest -n 2 -m "not soak" $(1) || { test $$? = 1 && \
+	echo "Once more, one at a time, what failed:" && \
+	$(BIN)/pytest -v -m "not soak" --last-failed --last-failed-no-failures none $(1); }
+endef
+
 # The tests alone: the tools of `lint` are pinned, and need not run under every Python.
 tests: $(VENV)/.dev
-	$(BIN)/pytest -n 2 -m "not soak" $(FORKS)
-	$(BIN)/pytest -n 2 -m "not soak" $(FORKS:%=--ignore=%)
+	$(call TESTED,$(FORKS))
+	$(call TESTED,$(FORKS:%=--ignore=%))
 
 # All tests again, watched: which lines of src/ run, in workers too. build/coverage/html shows them.
 coverage: $(VENV)/.dev
