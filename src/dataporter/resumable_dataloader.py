@@ -315,7 +315,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     @property
     def delivered(self) -> Delivered | None:
-        """What the batch delivered last consists of, without the samples that were `skipped`.
+        """The contents of the batch delivered last, without the samples that were `skipped`.
 
         None before the first batch of a pass, and for a stream, which has no positions.
         """

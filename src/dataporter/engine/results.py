@@ -10,7 +10,7 @@ from dataporter.fetch.tasks import Task
 
 
 class Running(NamedTuple):
-    """What an engine has at one moment."""
+    """The batches and workers of an engine at one moment."""
 
     ready: int = 0  # batches that are fetched and wait to be taken
     workers: int = 0

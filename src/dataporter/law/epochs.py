@@ -174,7 +174,7 @@ class Cursor:
 
     @property
     def in_hand(self) -> Any:
-        """What the batch delivered last in this pass consists of, as its source says it."""
+        """The contents of the batch delivered last in this pass, as its source says it."""
         return self._contents if self._earlier else None
 
     def before(self, batches: int) -> Progress:

@@ -138,7 +138,7 @@ class Explanation:
         return None if self.length is None else self.rest(self.length).remaining
 
     def rest(self, length: int) -> Rest:
-        """What remains of an epoch of `length` positions."""
+        """Return the rest of an epoch of `length` positions."""
         plan = Plan(
             length=length,
             batch_size=self.identity.batch_size or 1,

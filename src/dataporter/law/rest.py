@@ -41,7 +41,7 @@ def with_span(excluded: Excluded, epoch: int, start: int, stop: int) -> Excluded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """What remains of an epoch. `plan` and `start` count the positions around the `gaps`.
+    """The rest of an epoch. `plan` and `start` count the positions around the `gaps`.
 
     >>> rest = rest_of(Plan(length=10, batch_size=3), 2, ((4, 6), (8, 9)))
     >>> [rest.around(batch).tolist() for batch in rest.plan.batches(rest.start)]

@@ -28,7 +28,7 @@ Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Status(NamedTuple):
-    """What tells that a file was written again."""
+    """The evidence that a file was written again."""
 
     size: int
     version: str

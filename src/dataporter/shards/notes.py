@@ -38,7 +38,7 @@ def received(connection: socket.socket) -> tuple[bytes | None, Any]:
 
 
 class Notes(logging.Handler):
-    """What this process logs, as notes that wait to be sent. The oldest are dropped."""
+    """Log records of this process, as notes that wait to be sent. The oldest are dropped."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)

@@ -97,7 +97,7 @@ class Survey:
         return found
 
     def become_porter(self, listener: socket.socket, given: IO[bytes]) -> bool:
-        """Have the process serve a listening socket, with what a porter is given."""
+        """Make the process serve a listening socket, with what a porter is given."""
         if not self._is_bar:
             with suppress(OSError):  # it has died: others start a porter when they need one
                 socket.send_fds(self._here, [b"!"], [listener.fileno(), given.fileno()])

@@ -1,4 +1,4 @@
-"""What a porter says of its work: lines of its log, now and then, from its counters."""
+"""Reports of a porter on its work: lines of its log, now and then, from its counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a delivered batch consists of: which samples, from where in the epoch."""
+"""The contents of a delivered batch: which samples, from where in the epoch."""
 
 from __future__ import annotations
 

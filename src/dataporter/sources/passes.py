@@ -50,7 +50,7 @@ class Pass(Iterator[Any]):
 
     @property
     def _progress(self) -> Progress:
-        """Where this pass stands."""
+        """The progress of this pass."""
         return self._tally.last[0]
 
     def _begin(self) -> None:

@@ -17,7 +17,7 @@ from dataporter.shards.storage.options import StorageOptions
 
 
 class Kind(Enum):
-    """What is done about a fault."""
+    """The way in which a fault is met."""
 
     ABSENT = "absent"  # there is no such file
     CHANGED = "changed"  # it is not the file that was listed

@@ -1,4 +1,4 @@
-"""What is known of a file in a storage before it is read."""
+"""A file in a storage, as it is known before it is read."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class StoredListing(Listing):
 
 
 class _Request(NamedTuple):
-    """What one URL asks for."""
+    """The files that one URL asks for."""
 
     folder: Url
     name: str | None = None  # of a file in it; it may be a folder after all

@@ -1,4 +1,4 @@
-"""Where in the files of a dataset a state stands.
+"""The place in the files of a dataset at which a state stands.
 
 It follows from the index and the state alone: the order is a function of the blocks, the seed, the
 epoch and the position. Nothing of the data is read.
