@@ -181,13 +181,12 @@ def reads(samples: int, world_size: int) -> list[str]:
     """Count the nodes that read a block, and the bytes that come to a node; cells of a row."""
     run = PlannedRun(nodes=world_size // RANKS_PER_NODE, ranks=RANKS_PER_NODE, batch=BATCH_SIZE)
     order = tracks_of(samples, run.step_size, world_size)
-    pairs, positions = np.empty(0, dtype=np.int64), 0
+    pairs = np.empty(0, dtype=np.int64)
     blocks = len(order.rows)
     for part in dealt(order, run, 0, EVALUATED):
         read = order.indices(0, part.positions) // ROWS
         node = part.ranks // RANKS_PER_NODE
         pairs = np.union1d(pairs, node * blocks + read)
-        positions += len(read)
     different = len(np.unique(pairs % blocks))
     nodes_a_block = len(pairs) / different
     gigabytes = nodes_a_block * blocks * BLOCK_BYTES / run.nodes / 1e9

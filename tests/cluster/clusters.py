@@ -1,12 +1,15 @@
-"""Real Ray clusters of several raylets on this machine, for the cases of this folder."""
+"""Real Ray clusters of several raylets on this machine, and a stream, for the cases here."""
 
 import os
+import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from launching import RAY
+from torch.utils.data import IterableDataset, get_worker_info
 from watching import environment
 
 STORE = 80 * 2**20  # bytes, the least that Ray takes is 75 MB
@@ -35,3 +38,25 @@ def cluster_of(*cpus: int) -> Iterator[Any]:
 def members_of(loader: Any) -> list[Any]:
     """The actors of a loader with persistent workers that have begun."""
     return loader._runner._kept._pool.ready
+
+
+class Stream(IterableDataset):
+    """Each lane counts its own samples, with random numbers, and has a state."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.next = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        for index in range(info.id, self.length, info.num_workers):
+            if index >= self.next:
+                self.next = index + 1
+                yield index, random.random(), float(torch.rand(()))
+        self.next = 0
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]

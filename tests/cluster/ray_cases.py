@@ -4,7 +4,6 @@ In a process of its own: it connects to one cluster, and a process that does mus
 """
 
 import os
-import random
 import signal
 import threading
 import time
@@ -13,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from clusters import QUIET, cluster_of, members_of
+from clusters import QUIET, Stream, cluster_of, members_of
 from support import Augmented, Ids, flat, one_pass, plain
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import get_worker_info
 from watching import until
 
 from dataporter import ResumableDataLoader
@@ -69,28 +68,6 @@ class WithArray(Ids):
 
 def as_arrays(samples):
     return {"array": np.array(samples), "worker": get_worker_info().id}
-
-
-class Stream(IterableDataset):
-    """Each lane counts its own samples, with random numbers, and has a state."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.next = 0
-
-    def __iter__(self):
-        info = get_worker_info()
-        for index in range(info.id, self.length, info.num_workers):
-            if index >= self.next:
-                self.next = index + 1
-                yield index, random.random(), float(torch.rand(()))
-        self.next = 0
-
-    def state_dict(self):
-        return {"next": self.next}
-
-    def load_state_dict(self, state):
-        self.next = state["next"]
 
 
 class Damaged(Ids):

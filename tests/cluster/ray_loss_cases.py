@@ -7,10 +7,8 @@ import time
 
 import psutil
 import pytest
-import torch
-from clusters import QUIET, cluster_of, members_of
+from clusters import QUIET, Stream, cluster_of, members_of
 from support import Augmented, one_pass, plain
-from torch.utils.data import IterableDataset, get_worker_info
 
 from dataporter import ResumableDataLoader
 from dataporter.engine import ray_cluster
@@ -25,28 +23,6 @@ class Slow(Augmented):
     def __getitem__(self, index: int):
         time.sleep(0.005)
         return super().__getitem__(index)
-
-
-class Stream(IterableDataset):
-    """Each lane counts its own samples, with random numbers, and has a state."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.next = 0
-
-    def __iter__(self):
-        info = get_worker_info()
-        for index in range(info.id, self.length, info.num_workers):
-            if index >= self.next:
-                self.next = index + 1
-                yield index, random.random(), float(torch.rand(()))
-        self.next = 0
-
-    def state_dict(self):
-        return {"next": self.next}
-
-    def load_state_dict(self, state):
-        self.next = state["next"]
 
 
 def children_of(pid: int) -> list[psutil.Process]:
