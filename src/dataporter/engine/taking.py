@@ -21,7 +21,7 @@ from dataporter.engine.pinning import can_pin, pinned
 from dataporter.engine.slots import Slots
 from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY, read_batch
 from dataporter.engine.worker_options import WorkerOptions
-from dataporter.errors import PageLockWarning
+from dataporter.errors import PageLockWarning, TooManySkippedError
 from dataporter.fetch import EMPTY, Failed, Fetches
 from dataporter.fetch.tasks import Task
 from dataporter.user_warnings import warn_user
@@ -110,7 +110,11 @@ def read_result(
             for sample in skipped:
                 fetch.note_skipped(sample)
             batch = EMPTY if is_empty else batch
-    except Exception as error:  # noqa: BLE001  too many, or a class that is unknown here
+    except TooManySkippedError as error:
+        # Raised by us, so that its traceback says nothing; and its frames would hold the batch,
+        # which is this error, and with it the workers until garbage is collected.
+        return Failed(error.with_traceback(None))
+    except Exception as error:  # noqa: BLE001  a class that is unknown here
         return Failed(error)
     return batch
 

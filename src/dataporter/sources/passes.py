@@ -116,7 +116,10 @@ class Pass(Iterator[Any]):
                 error = _raisable(batch.error)
                 self._note_undelivered(progress)
                 self._tally.last, self._coming, self._broken = leads_to, self._coming[1:], False
-                raise error
+                try:
+                    raise error
+                finally:
+                    del batch, error  # likewise: the pass would not end when it is dropped
             if batch is EMPTY:  # every sample of it was left out
                 self._note_undelivered(progress)
             self._cursor.deliver(progress, contents, by=self._number)
