@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,17 +78,19 @@ def seaweed(folder: Path) -> Iterator[ObjectServer]:
     """Run SeaweedFS with its data in a folder. It is ready in about three seconds."""
     # Its ports for gRPC would be these plus 10,000, which may be too large.
     names = ("master", "volume", "filer", "s3")
-    ports = dict(zip([*names, *(f"{name}.grpc" for name in names)], free_ports(8), strict=True))
-    command = [program("weed"), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1"]
-    command += ["-ip.bind=127.0.0.1", "-volume.max=200", "-master.volumeSizeLimitMB=256"]
-    command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
-    for name in names:
-        command += [f"-{name}.port={ports[name]}", f"-{name}.port.grpc={ports[f'{name}.grpc']}"]
-    server = ObjectServer(
-        f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{ports['filer']}/buckets"
-    )
-    with served(command, server, folder / "log"):
-        yield server
+    all_names = [*names, *(f"{name}.grpc" for name in names)]
+    with reserved_ports(len(all_names)) as numbers:
+        ports = dict(zip(all_names, numbers, strict=True))
+        command = [program("weed"), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1"]
+        command += ["-ip.bind=127.0.0.1", "-volume.max=200", "-master.volumeSizeLimitMB=256"]
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+        for name in names:
+            command += [f"-{name}.port={ports[name]}", f"-{name}.port.grpc={ports[f'{name}.grpc']}"]
+        server = ObjectServer(
+            f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{ports['filer']}/buckets"
+        )
+        with served(command, server, folder / "log"):
+            yield server
 
 
 @contextmanager
@@ -119,14 +121,19 @@ def _wait_for(server: ObjectServer, process: subprocess.Popen[bytes], log: Path)
             return
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
+@contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Reserve ports of the loopback: only who asks for one of them by its number can have it.
+
+    They are bound, so that the system gives them to nobody else, but nobody listens on them. A
+    server that sets SO_REUSEADDR, as all do, can bind such a port once more and listen.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
-            each.close()
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [each.getsockname()[1] for each in sockets]
 
 
 def program(name: str) -> str:

@@ -29,7 +29,8 @@ class Fault:
 
     `name` is one of: "status" (an answer without the server), "reset", "stall" (no answer),
     "stall in body", "cut" (half of the body, then the end), "flip" (one bit of the body),
-    "slow" (the body in ten pieces, with a pause after each), "whole" (the server gets no Range),
+    "slow" (the body in ten pieces, with a pause after each), "hold" (no answer before the fault is
+    removed from the proxy's), "whole" (the server gets no Range),
     "header" (the server's answer with `headers`; those that are empty are left out).
     """
 
@@ -82,8 +83,12 @@ class FaultyProxy:
     def __enter__(self) -> "FaultyProxy":  # noqa: PYI034  Self comes with Python 3.11
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._port = 0
-        self._port = self._do(self._listen())
+        # Bound for as long as this runs: nobody else gets the port while the proxy is away.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self._port = self._reserved.getsockname()[1]
+        self._do(self._listen())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,6 +96,7 @@ class FaultyProxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._reserved.close()
 
     @property
     def url(self) -> str:
@@ -117,9 +123,9 @@ class FaultyProxy:
         self._do(self._listen())
 
     def _do(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
-    async def _listen(self) -> int:
+    async def _listen(self) -> None:
         self._server = await asyncio.start_server(
             self._serve,
             "127.0.0.1",
@@ -128,7 +134,6 @@ class FaultyProxy:
             limit=1 << 20,
             ssl=self._tls,
         )
-        return self._server.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
         self._server.close()
@@ -169,6 +174,8 @@ class FaultyProxy:
         if name == "stall":
             await reader.read()  # until the client gives up
             raise ConnectionResetError
+        while name == "hold" and fault in self.faults:  # noqa: ASYNC110  a thread removes it
+            await asyncio.sleep(0.001)
         if name == "status":
             lines = {"Content-Length": str(len(fault.body)), **fault.headers}
             head = f"HTTP/1.1 {fault.status}\r\n".encode() + _written(lines)
@@ -189,13 +196,13 @@ class FaultyProxy:
             if name == "stall in body":
                 await reader.read()
             raise ConnectionResetError
+        self.sent[request.path] += len(body)  # before a client can have it, and ask for the count
         writer.write(head)
         piece = -(-len(body) // 10) if name == "slow" else len(body)
         for at in range(0, len(body), max(1, piece)):
             writer.write(body[at : at + piece])
             await writer.drain()
             await asyncio.sleep(fault.pause if fault else 0)
-        self.sent[request.path] += len(body)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from object_servers import free_ports
+from object_servers import reserved_ports
 from watching import until
 
 USER = "somebody"
@@ -24,26 +24,17 @@ TOKEN = "hf_s3cretToken"  # noqa: S105  likewise
 @contextmanager
 def ftp_server(folder: Path) -> Iterator[str]:
     """Serve a folder by FTP to one user. Its address."""
-    (port,) = free_ports(1)
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "pyftpdlib",
-        "-i",
-        "127.0.0.1",
-        "-p",
-        str(port),
-    ]
-    command += ["-d", str(folder), "-u", USER, "-P", PASSWORD]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: _answers(port), seconds=30)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    with reserved_ports(1) as (port,):
+        command = [sys.executable, "-W", "ignore", "-m", "pyftpdlib", "-i", "127.0.0.1"]
+        command += ["-p", str(port), "-d", str(folder), "-u", USER, "-P", PASSWORD]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            until(lambda: process.poll() is not None or _answers(port), seconds=60)
+            assert process.poll() is None, "the server has ended"
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _answers(port: int) -> bool:
