@@ -46,7 +46,7 @@ def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path):
 
 @pytest.fixture
 def open_storage():
-    """Open storages that give up soon, and are closed after the test."""
+    """Open storages that are closed after the test."""
     opened = []
 
     def open_one(url: str, given: dict, **more) -> Storage:

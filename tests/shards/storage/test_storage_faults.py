@@ -1,7 +1,6 @@
 """Faults on the way to a real server: after each, the bytes are those of a quiet run."""
 
-import math
-import threading
+import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,10 +10,12 @@ from stored_files import LARGE
 from watching import until
 
 from dataporter.errors import ShardChangedError, ShardsNotFoundError, StorageError
+from dataporter.shards.storage import requests as requests_module
 
-RANGES = [(at, at + 100_000) for at in range(0, 20_000_000, 1_000_000)]
+RANGES = [(at, at + 10_000) for at in range(0, 20_000_000, 1_000_000)]
 WANTED = [LARGE[start:stop] for start, stop in RANGES]
 SLOW_DOWN = b"<Error><Code>SlowDown</Code></Error>"
+ENOUGH = 8  # requests after which it is known how long they take, and so which are late
 EXPIRED = b"<Error><Code>ExpiredToken</Code></Error>"
 
 PASSING = {
@@ -37,18 +38,20 @@ def read_all(storage):
 @pytest.mark.parametrize("fault", PASSING)
 def test_the_data_is_that_of_a_quiet_run(fault, through_proxy, proxy):
     proxy.fault(**PASSING[fault], times=8)
-    storage = through_proxy()
+    # Only a stall needs a try to end by its time. That may end one too which has not come this far.
+    stalls = fault.startswith("stall")
+    storage = through_proxy(**({"least_timeout": 0.2} if stalls else {}))
     assert read_all(storage) == WANTED
-    counters = storage.counters()
-    assert counters["retries"] + counters.get("hedges", 0) >= 8
-    assert counters["requests"] == sum(proxy.requests.values())
+    counters, arrived = storage.counters(), sum(proxy.requests.values())
+    assert counters["retries"] >= 8
+    assert arrived <= counters["requests"] if stalls else arrived == counters["requests"]
     assert counters["bytes"] == sum(map(len, WANTED))
 
 
 def test_any_mixture_of_faults_is_survived(through_proxy, proxy):
     for fault in PASSING.values():
         proxy.fault(**fault, probability=0.05)
-    storage = through_proxy(renewal=20.0)
+    storage = through_proxy(least_timeout=0.2, least_delay=0.1)
     assert [read_all(storage) for _ in range(3)] == [WANTED] * 3
     assert storage.counters()["retries"] > 0
 
@@ -57,24 +60,25 @@ def test_a_server_that_is_away_is_waited_for(through_proxy, proxy):
     storage = through_proxy()
     file = storage.find("large.bin")
     proxy.go_away()
-    back = threading.Timer(2.0, proxy.come_back)
-    back.start()
-    assert [bytes(data) for data in storage.read(file, RANGES)] == WANTED
-    back.join()
-    assert storage.counters()["retries"] > 20
+    try:
+        begun = storage.begin(file, RANGES)
+        until(lambda: storage.counters().get("retries", 0) > 20, seconds=60)
+    finally:
+        proxy.come_back()
+    assert [bytes(data) for data in begun.result(60)] == WANTED
     assert "failed" not in storage.counters()
 
 
 def test_an_outage_is_met_with_few_requests(through_proxy, proxy):
-    storage = through_proxy(patience=3.0, max_requests=8)
+    storage = through_proxy(patience=1.0, max_requests=8)
     file = storage.find("large.bin")
     proxy.fault("status", status="500 Internal Server Error")
     begun = time.monotonic()
     with pytest.raises(StorageError):
         storage.read(file, RANGES)
-    seconds = math.ceil(time.monotonic() - begun)  # more than the three, on a busy machine
+    seconds = time.monotonic() - begun  # many, on a busy machine
     assert proxy.most <= 8
-    # The first tries, those allowed at once, and two in each second.
+    # The search, the first tries, those allowed at once, and two in each second.
     assert sum(proxy.requests.values()) <= 1 + 8 + 8 + 2 * (seconds + 1)
 
 
@@ -101,69 +105,85 @@ def test_the_requests_at_a_time_rise_again(through_proxy, proxy):
 
 
 def test_a_late_request_is_sent_a_second_time(through_proxy, proxy):
-    storage = through_proxy(least_timeout=60.0)
+    storage = through_proxy(least_delay=0.1)
     file = storage.find("large.bin")
-    for start, stop in RANGES:
-        storage.read(file, [(start, stop)])
+    for each in RANGES[:ENOUGH]:
+        storage.read(file, [each])
+    assert "hedges" not in storage.counters()
     proxy.fault("stall", times=1)
-    begun = time.monotonic()
     assert bytes(storage.read(file, [RANGES[0]])[0]) == WANTED[0]
-    assert time.monotonic() - begun < 30
     assert storage.counters()["hedges"] == 1
     assert "retries" not in storage.counters()
-    until(lambda: not proxy.running, seconds=10)  # the first one was cancelled
+    until(lambda: not proxy.running, seconds=60)  # the first one was cancelled
 
 
 def test_late_requests_are_sent_again_within_a_budget(through_proxy, proxy):
     storage = through_proxy(least_delay=0.001)
     file = storage.find("a.bin")
+    took = []
     for _ in range(20):
+        begun = time.monotonic()
         storage.read(file, [(0, 10)])
-    proxy.latency = 0.05
+        took.append(time.monotonic() - begun)
+    # Late by any measure: a request is late after three times the median.
+    proxy.latency = 0.02 + 4 * statistics.median(took)
     for _ in range(20):
         storage.read(file, [(0, 10)])
     assert 1 <= storage.counters()["hedges"] <= 4
 
 
 def test_a_second_request_takes_the_next_place(through_proxy, proxy):
-    storage = through_proxy(least_timeout=60.0, max_requests=2)
-    file = storage.find("a.bin")
-    for _ in range(20):
-        storage.read(file, [(0, 10)])
-    proxy.fault("stall", times=1)
-    proxy.latency = 0.02
+    storage = through_proxy(least_delay=0.05, max_requests=2)
+    stalled, other = storage.find("large.bin"), storage.find("a.bin")
+    for _ in range(ENOUGH):
+        storage.read(other, [(0, 10)])
+    proxy.heal()
+    proxy.fault("stall", path="large.bin", times=1)
+    proxy.fault("hold", path="a.bin")
+    waiting = storage._requests._bound._waiting
     with ThreadPoolExecutor(8) as pool:
-        works = [pool.submit(storage.read, file, [(0, 10)]) for _ in range(100)]
-        assert all(work.result(30) for work in works)
+        first = pool.submit(storage.read, stalled, [(0, 10)])
+        until(lambda: proxy.running == 1, seconds=60)
+        works = [pool.submit(storage.read, other, [(0, 10)]) for _ in range(5)]
+        # Both places are taken, by one that stalls and one that is held. The second request of the
+        # first waits for a place. That of the held one may wait too, behind it.
+        until(lambda: proxy.running == 2 and waiting, seconds=60)
+        assert "hedges" not in storage.counters()
+        assert proxy.requests["/corpus-bucket/data/large.bin"] == 1
+        assert proxy.requests["/corpus-bucket/data/a.bin"] == 1
+        proxy.faults.clear()
+        assert all(work.result(60) for work in [first, *works])
     assert storage.counters()["hedges"] >= 1
-    assert proxy.most == 2
+    assert proxy.requests["/corpus-bucket/data/large.bin"] == 2
 
 
 def test_an_answer_that_comes_slowly_is_waited_for(through_proxy, proxy):
-    storage = through_proxy(least_timeout=0.2)
+    storage = through_proxy(least_timeout=0.05)
     file = storage.find("large.bin")
-    proxy.fault("slow", pause=0.1)
+    proxy.fault("slow", pause=0.02)
     assert bytes(storage.read(file, [RANGES[0]])[0]) == WANTED[0]
 
 
-def test_tries_end_with_the_time_also_where_their_budget_is_used_up(through_proxy, proxy):
-    storage = through_proxy(patience=1.0, max_requests=20)
+def test_tries_end_with_the_time_also_where_their_budget_is_used_up(
+    through_proxy, proxy, monkeypatch
+):
+    # After those that are allowed at once, the next try would come in an hour.
+    monkeypatch.setattr(requests_module, "_RETRIES_PER_SECOND", 1 / 3600)
+    storage = through_proxy(patience=0.5, max_requests=20)
     file = storage.find("large.bin")
     proxy.fault("reset")
-    begun = time.monotonic()
     with ThreadPoolExecutor(20) as pool:
         works = [pool.submit(storage.read, file, [each]) for each in RANGES]
-        errors = [work.exception() for work in works]
-    # Twenty tries more would take ten seconds by the budget.
-    assert time.monotonic() - begun < 8
+        errors = [work.exception(60) for work in works]
     assert all(isinstance(error, StorageError) for error in errors)
+    assert sum(proxy.requests.values()) <= 1 + 20 + 20
 
 
 def test_stalls_end_with_the_time(through_proxy, proxy):
-    storage = through_proxy(patience=2.0, least_timeout=0.2)
+    storage = through_proxy(patience=0.6, least_timeout=0.1)
     file = storage.find("large.bin")
     proxy.fault("stall")
-    with pytest.raises(StorageError, match=r"no answer came in time\. It was tried \d times in"):
+    with pytest.raises(StorageError, match=r"no answer came in time\. It was tried \d+ times in"):
         storage.read(file, [RANGES[0]])
 
 
@@ -174,19 +194,19 @@ def test_credentials_are_read_again_from_their_file(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     file.write_text("[default]\naws_access_key_id = OLDKEY\naws_secret_access_key = old\n")
     given = {"endpoint": proxy.url, "region": "us-east-1"}
-    storage = open_storage("s3://corpus-bucket/data", given, renewal=15.0)
+    storage = open_storage("s3://corpus-bucket/data", given)
     found = storage.find("large.bin")
     proxy.fault("status", status="403 Forbidden", body=EXPIRED, unless="Credential=NEWKEY/")
     begun = storage.begin(found, RANGES)
-    until(lambda: storage.counters().get("renewed credentials", 0) >= 2, seconds=10)
+    until(lambda: storage.counters().get("renewed credentials", 0) >= 2, seconds=60)
     file.write_text("[default]\naws_access_key_id")  # half written
-    until(lambda: storage.counters().get("renewed credentials", 0) >= 4, seconds=10)
+    until(lambda: storage.counters().get("renewed credentials", 0) >= 4, seconds=60)
     file.write_text("[default]\naws_access_key_id = NEWKEY\naws_secret_access_key = new\n")
-    assert [bytes(data) for data in begun.result(20)] == WANTED
+    assert [bytes(data) for data in begun.result(60)] == WANTED
 
 
 def test_credentials_that_stay_refused_are_an_error_soon(through_proxy, proxy):
-    storage = through_proxy(renewal=0.5, patience=300.0)
+    storage = through_proxy(renewal=0.2, patience=300.0)
     file = storage.find("a.bin")
     proxy.fault("status", status="403 Forbidden", body=EXPIRED)
     with pytest.raises(StorageError, match=r"\(ExpiredToken\)\. It was tried .* Renew the cred"):
@@ -231,7 +251,7 @@ def test_a_file_that_was_cut_or_removed_is_an_error(server, through_proxy):
 
 
 def test_the_error_says_what_was_tried(through_proxy, proxy):
-    storage = through_proxy(patience=0.5)
+    storage = through_proxy(patience=0.2)
     file = storage.find("large.bin")
     proxy.fault("status", body=SLOW_DOWN)
     with pytest.raises(StorageError) as caught:
@@ -239,7 +259,7 @@ def test_the_error_says_what_was_tried(through_proxy, proxy):
     assert caught.match(
         r"^a storage did not give bytes 5,000 to 1,005,000 of s3://corpus-bucket/data/large.bin: "
         r"the server answered 503 Service Unavailable \(SlowDown\)\. It was tried \d+ times in "
-        r"\d s\. The storage asks for fewer requests"
+        r"\d+ s\. The storage asks for fewer requests"
     )
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert storage.counters()["failed"] == 1
@@ -256,11 +276,13 @@ def test_the_error_says_what_was_tried(through_proxy, proxy):
     ],
 )
 def test_the_last_fault_is_said_in_plain_words(fault, words, through_proxy, proxy):
-    storage = through_proxy(patience=1.5)
+    storage = through_proxy(
+        patience=0.2, **({"least_timeout": 0.1} if "stall" in str(fault) else {})
+    )
     file = storage.find("large.bin")
     proxy.fault(**fault)
     with pytest.raises(StorageError, match=f"{words}.* It was tried .*Check that the server is up"):
-        storage.read(file, [(0, 100_000)])
+        storage.read(file, [(0, 10_000)])
 
 
 def test_a_server_that_refuses_connections_is_said_so(through_proxy, proxy):
@@ -276,9 +298,11 @@ def test_a_server_that_refuses_connections_is_said_so(through_proxy, proxy):
 def test_no_error_and_no_log_shows_secrets(through_proxy, proxy, caplog):
     caplog.set_level("DEBUG", logger="dataporter.shards")
     body = b"<Error><Code>AccessDenied</Code><AWSAccessKeyId>anybody</AWSAccessKeyId></Error>"
-    proxy.fault("status", status="500 Internal Server Error", body=body)
-    storage = through_proxy(patience=0.2)
+    storage = through_proxy(renewal=0.0)
     file = storage.find("a.bin")
+    # The first is tried again, as the log says, and the second is the end at once.
+    proxy.fault("status", status="500 Internal Server Error", body=body, times=1)
+    proxy.fault("status", status="403 Forbidden", body=body)
     with pytest.raises(StorageError) as caught:
         storage.read(file, [(0, 3)])
     assert caught.value.__cause__ is caught.value.__context__ is None
