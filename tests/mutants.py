@@ -3,7 +3,7 @@
 Each change is made in a copy of src/, which PYTHONPATH puts before the installed package, for
 child processes too. The working tree stays as it is, so a run may be interrupted at any time.
 
-A change that is not noticed says that a test is missing, or code is not needed, or both do the same.
+A change goes unnoticed if a test is missing, the code is not needed, or both do the same.
 """
 
 import argparse
