@@ -154,7 +154,7 @@ def test_no_more_slots_wait_for_devices_than_are_kept_free(runtime, marks):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_loader_that_is_gone_has_unlocked_what_it_locked(runtime, marks, persistent):
     loader = make(persistent_workers=persistent)
-    for _ in range(50 if not persistent else 3):
+    for _ in range(10 if not persistent else 3):
         for batch in itertools.islice(loader, 5):
             del batch
         gc.collect()

@@ -2,14 +2,15 @@
 
 import ctypes
 import gc
+import itertools
+import multiprocessing
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from support import Ids, one_pass, plain
+from support import Ids, plain
 from torch.utils.data import IterableDataset
 from watching import state_of, until, worker_pids
 
@@ -31,12 +32,12 @@ class Gated(Ids):
     def __getitem__(self, index: int) -> int:
         with self.log.open("a") as file:
             file.write(f"{index}\n")
-        while index == SLOW and not self.gate.exists():
-            time.sleep(0.005)
+        if index == SLOW:
+            until(self.gate.exists, seconds=60)
         return super().__getitem__(index)
 
     def fetched(self) -> list[int]:
-        return sorted(map(int, self.log.read_text().split()))
+        return sorted(map(int, self.log.read_text().split())) if self.log.exists() else []
 
 
 class GatedStream(Gated, IterableDataset):
@@ -70,19 +71,34 @@ class Hangs(Ids):
 
 
 def make(dataset: Any, **options: Any) -> ResumableDataLoader:
-    # Seconds that workers may start up in, however busy the machine is.
-    options = {"num_workers": 2, "timeout": 2, "seed": 1, **options}
+    options = {"num_workers": 2, "timeout": 0.2, "seed": 1, **options}
     return ResumableDataLoader(dataset, 2, **options)
 
 
+def patient(iterator: Iterator[Any]) -> Iterator[Any]:
+    """What arrives, however often a busy machine makes it late."""
+    while True:
+        try:
+            yield plain(next(iterator))
+        except WorkerTimeoutError:
+            pass
+        except StopIteration:
+            return
+
+
+def some(iterator: Iterator[Any], count: int) -> list[Any]:
+    return list(itertools.islice(patient(iterator), count))
+
+
 def retried(iterator: Iterator[Any], dataset: Gated, timeouts: int) -> list[Any]:
-    """What arrives, the slow sample being there after some timeouts."""
+    """What arrives, the slow sample being there after some timeouts while it was fetched."""
     batches, late = [], 0
     while True:
+        is_at_it = SLOW in dataset.fetched()
         try:
             batches.append(plain(next(iterator)))
         except WorkerTimeoutError:
-            late += 1
+            late += is_at_it  # a busy machine may be late before
             assert len(worker_pids()) <= 2
             if late == timeouts:
                 dataset.gate.touch()
@@ -107,7 +123,7 @@ def retried(iterator: Iterator[Any], dataset: Gated, timeouts: int) -> list[Any]
 )
 def test_a_batch_slower_than_the_timeout_arrives_by_trying_again(kind, options, tmp_path):
     dataset = kind(tmp_path)
-    loader = make(dataset, **{"timeout": 1, **options})
+    loader = make(dataset, **options)
     batches = retried(iter(loader), dataset, timeouts=2)
     assert (batches if options.get("in_order", True) else sorted(batches)) == EXPECTED
     assert dataset.fetched() == list(range(LENGTH))
@@ -116,18 +132,18 @@ def test_a_batch_slower_than_the_timeout_arrives_by_trying_again(kind, options, 
 
 def test_what_is_looked_at_may_be_late_too(tmp_path):
     dataset = Gated(tmp_path)
-    iterator: Any = iter(make(dataset, timeout=1))
-    batches = [plain(next(iterator)) for _ in range(4)]
+    iterator: Any = iter(make(dataset))
+    batches = some(iterator, 4)
+    until(lambda: SLOW in dataset.fetched())
     assert not iterator.is_last()
     assert batches + retried(iterator, dataset, timeouts=1) == EXPECTED
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_worker_that_hangs_ends_with_its_pass(persistent):
-    loader = make(Hangs(), timeout=1, persistent_workers=persistent)
+    loader = make(Hangs(), persistent_workers=persistent)
     iterator = iter(loader)
-    for _ in range(4):
-        next(iterator)
+    assert some(iterator, 4) == EXPECTED[:4]
     pids = worker_pids()
     for _ in range(3):
         with pytest.raises(WorkerTimeoutError):
@@ -140,10 +156,15 @@ def test_a_worker_that_hangs_ends_with_its_pass(persistent):
 
 
 def test_the_pass_after_one_that_hung_has_workers_that_work(tmp_path):
-    loader = make(Hangs(tmp_path / "hung"), num_workers=1, persistent_workers=True)
-    with pytest.raises(WorkerTimeoutError):
-        list(loader)
-    assert one_pass(loader) == EXPECTED
+    hung = tmp_path / "hung"
+    loader = make(Hangs(hung), num_workers=1, persistent_workers=True)
+    iterator = iter(loader)
+    assert some(iterator, 4) == EXPECTED[:4]
+    until(hung.exists)
+    with pytest.raises(WorkerTimeoutError, match="is still fetching the batch"):
+        next(iterator)
+    del iterator
+    assert list(patient(iter(loader))) == EXPECTED
     assert len(worker_pids()) == 1
 
 
@@ -151,14 +172,13 @@ def test_a_worker_that_hangs_at_an_earlier_pass_is_replaced_after_a_timeout(tmp_
     hung = tmp_path / "hung"
     loader = make(Hangs(hung), num_workers=1, persistent_workers=True)
     broken_off = iter(loader)
-    for _ in range(4):
-        next(broken_off)
+    assert some(broken_off, 4) == EXPECTED[:4]
     until(hung.exists)
     del broken_off
     iterator = iter(loader)
     with pytest.raises(WorkerTimeoutError, match="no worker has begun the batch"):
         next(iterator)
-    assert [plain(batch) for batch in iterator] == EXPECTED
+    assert list(patient(iterator)) == EXPECTED
     assert len(worker_pids()) == 1
 
 
@@ -193,23 +213,32 @@ def test_so_is_one_in_which_python_does_not_run(monkeypatch):
 
 
 def test_passes_that_are_broken_off_leave_no_more_workers_than_one_of_them_has(monkeypatch):
-    monkeypatch.setattr(leaving, "_GRACE", 2)
+    monkeypatch.setattr(leaving, "_GRACE", 1000)  # no worker ends by itself
     loader = make(AlwaysHangs(LENGTH), timeout=0)
     for _ in range(5):
         iter(loader)
     until(lambda: len(worker_pids()) <= 2 + 2)
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
-def test_a_worker_may_finish_what_it_has_in_hand(tmp_path):
+def test_a_worker_may_finish_what_it_has_in_hand(tmp_path, monkeypatch):
     """It may be writing a file or hold a lock."""
-    dataset = Gated(tmp_path)
+    monkeypatch.setattr(leaving, "_GRACE", 1000)  # however long the gate takes to open
+    finished = tmp_path / "finished"
+
+    class Finishes(Gated):
+        def __getitem__(self, index: int) -> int:
+            sample = super().__getitem__(index)
+            if index == SLOW:
+                finished.touch()
+            return sample
+
+    dataset = Finishes(tmp_path)
     iterator = iter(make(dataset, timeout=0))
-    for _ in range(4):
-        next(iterator)
+    assert some(iterator, 4) == EXPECTED[:4]
     until(lambda: SLOW in dataset.fetched())
     del iterator
     dataset.gate.touch()
-    for child in torch.multiprocessing.active_children():
-        if child.name.startswith("dataporter worker"):
-            child.join(20)
-            assert child.exitcode == 0
+    until(finished.exists)
+    until(lambda: not worker_pids())

@@ -21,9 +21,14 @@ from support import Augmented, Ids, one_pass, passes, plain
 from watching import is_running, state_of, until, worker_pids
 
 from dataporter import ResumableDataLoader
+from dataporter.engine import leaving
 from dataporter.errors import WorkerDiedError, WorkerRestartWarning
 
 LENGTH, BATCH = 120, 4
+
+# Only the usual number of batches is fetched ahead, however long the consumer waits or sleeps. So
+# a pass cannot be over before the death of a worker is noticed.
+FEW_AHEAD = {"prefetch_bytes": 1}
 
 
 class Working(Augmented):
@@ -48,13 +53,16 @@ def reference() -> list[list[Any]]:
 
 
 @contextmanager
-def killing(seed: int, pause: float) -> Iterator[list[int]]:
-    """Kill a random worker at random moments; the pids so far."""
+def killing(seed: int, pause: float, most: int = 100) -> Iterator[list[int]]:
+    """Kill a random worker at random moments; the pids so far.
+
+    At most so many, or no worker would live to its first batch where starting one takes long.
+    """
     killed: list[int] = []
     stop, chance = threading.Event(), random.Random(seed)
 
     def kill() -> None:
-        while not stop.wait(chance.expovariate(1 / pause)):
+        while len(killed) < most and not stop.wait(chance.expovariate(1 / pause)):
             if pids := [pid for pid in worker_pids() if pid not in killed]:
                 with suppress(ProcessLookupError):  # it has ended by itself since
                     os.kill(pid := chance.choice(pids), signal.SIGKILL)
@@ -84,20 +92,19 @@ def messages(caught: Any) -> list[str]:
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_kills_at_random_moments_change_nothing(workers, persistent):
-    loader = make(workers, persistent_workers=persistent)
     with warnings.catch_warnings(record=True), killing(workers, 0.03) as killed:
         warnings.simplefilter("always", WorkerRestartWarning)
-        assert passes(loader, 3) == reference()
-    assert killed
+        while not killed:  # a quick machine may be done before the first
+            loader = make(workers, persistent_workers=persistent)
+            assert passes(loader, 3) == reference()
 
 
 def test_kills_while_a_consumer_holds_batches_change_nothing():
-    loader = make(2)
     with warnings.catch_warnings(record=True), killing(9, 0.02) as killed:
         warnings.simplefilter("always", WorkerRestartWarning)
-        batches = list(loader)
-    assert [plain(batch) for batch in batches] == reference()[0]
-    assert len(killed) >= 1
+        while not killed:
+            batches = list(make(2))
+            assert [plain(batch) for batch in batches] == reference()[0]
 
 
 def test_kills_of_workers_that_just_start_change_nothing():
@@ -109,7 +116,7 @@ def test_kills_of_workers_that_just_start_change_nothing():
 
 
 def test_a_kill_under_a_fork_server_changes_nothing():
-    iterator = iter(make(2, multiprocessing_context="forkserver"))
+    iterator = iter(make(2, multiprocessing_context="forkserver", **FEW_AHEAD))
     batches = [plain(next(iterator))]
     pid = worker_pids()[0]
     os.kill(pid, signal.SIGKILL)
@@ -122,7 +129,8 @@ def test_a_kill_under_a_fork_server_changes_nothing():
 @pytest.mark.parametrize("seed", range(20))
 def test_many_kills_change_nothing(seed):
     workers = 1 + seed % 4
-    with warnings.catch_warnings(record=True), killing(seed, 0.01 + 0.01 * workers) as killed:
+    pause = 0.01 + 0.01 * workers
+    with warnings.catch_warnings(record=True), killing(seed, pause, most=200) as killed:
         warnings.simplefilter("always", WorkerRestartWarning)
         while len(killed) < 200:
             loader = make(workers, persistent_workers=seed % 2 == 0)
@@ -135,7 +143,7 @@ def test_many_kills_change_nothing(seed):
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_that_wait_for_work_may_be_killed(workers, persistent):
-    loader = make(workers, prefetch_factor=1, persistent_workers=persistent)
+    loader = make(workers, prefetch_factor=1, persistent_workers=persistent, **FEW_AHEAD)
     iterator = iter(loader)
     batches = [plain(next(iterator)) for _ in range(5)]
     until(lambda: all(state_of(pid) == "S" for pid in worker_pids()))
@@ -158,7 +166,7 @@ def test_persistent_workers_may_be_killed_between_two_epochs():
 
 
 def test_a_stopped_worker_that_is_killed_is_replaced():
-    loader = make(1)
+    loader = make(1, **FEW_AHEAD)
     iterator = iter(loader)
     batches = [plain(next(iterator))]
     (pid,) = worker_pids()
@@ -171,13 +179,13 @@ def test_a_stopped_worker_that_is_killed_is_replaced():
 
 
 def test_a_stopped_worker_holds_nobody_up_but_its_batch():
-    loader = make(2, timeout=20)
+    loader = make(2, timeout=60)
     iterator = iter(loader)
     batches = [plain(next(iterator))]
     stopped = worker_pids()[0]
     os.kill(stopped, signal.SIGSTOP)
     until(lambda: state_of(stopped) == "T")
-    threading.Timer(0.5, os.kill, (stopped, signal.SIGCONT)).start()
+    threading.Timer(0.2, os.kill, (stopped, signal.SIGCONT)).start()
     batches += map(plain, iterator)
     assert batches == reference()[0]
 
@@ -245,7 +253,6 @@ def test_past_the_limit_of_restarts_the_error_names_pid_and_signal(kind):
     how, named = DEATHS[kind]
     loader = make(2, Dies(24, how), shuffle=False, max_restarts=2)
     iterator = iter(loader)
-    started = time.monotonic()
     batches: list[Any] = []
     with (
         pytest.warns(WorkerRestartWarning) as caught,
@@ -253,14 +260,13 @@ def test_past_the_limit_of_restarts_the_error_names_pid_and_signal(kind):
     ):
         batches.extend(map(plain, iterator))
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert time.monotonic() - started < 10
     assert "max_restarts" in str(error.value)
     assert len(messages(caught)) == 2
     assert loader.state_dict()["samples_processed"] == 8
 
 
 def test_without_restarts_the_first_death_is_an_error():
-    loader = make(2, max_restarts=0)
+    loader = make(2, max_restarts=0, **FEW_AHEAD)
     iterator = iter(loader)
     next(iterator)
     pid = worker_pids()[0]
@@ -276,7 +282,7 @@ def kill(pid: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_kills_spread_over_a_pass_end_nothing_and_change_no_bit(workers):
-    loader = make(workers, persistent_workers=True, max_restarts=3)
+    loader = make(workers, persistent_workers=True, max_restarts=3, **FEW_AHEAD)
     for epoch in range(2):
         iterator, batches, killed = iter(loader), [], 0
         with pytest.warns(WorkerRestartWarning):
@@ -291,7 +297,7 @@ def test_kills_spread_over_a_pass_end_nothing_and_change_no_bit(workers):
 
 
 def test_deaths_with_deliveries_in_between_may_be_noticed_together():
-    iterator = iter(make(4, max_restarts=1))
+    iterator = iter(make(4, max_restarts=1, **FEW_AHEAD))
     batches = [plain(next(iterator))]
     for pid in worker_pids():
         until(lambda: all(state_of(pid) == "S" for pid in worker_pids()))  # all is fetched ahead
@@ -304,18 +310,23 @@ def test_deaths_with_deliveries_in_between_may_be_noticed_together():
 
 
 @quiet
-def test_a_batch_that_ends_worker_after_worker_ends_the_run_although_others_are_delivered():
+def test_a_batch_that_ends_worker_after_worker_ends_the_run_although_others_are_delivered(
+    monkeypatch,
+):
+    monkeypatch.setattr(leaving, "_GRACE", 0.1)  # for one that tries the batch again in the end
     fetched = multiprocessing.get_context("fork").RawValue("i")
 
     class Deadly(Ids):
         def __getitem__(self, index: int) -> int:
             if index == 9:
-                until(lambda: fetched.value >= 30)  # by the other worker
+                # More than may be ahead: the other worker's batches are delivered meanwhile.
+                enough = fetched.value + 8 * BATCH
+                until(lambda: fetched.value >= enough, seconds=60)
                 kill_oneself()
-            fetched.value = index
+            fetched.value = max(fetched.value, index)
             return super().__getitem__(index)
 
-    loader = make(2, Deadly(4000), shuffle=False, in_order=False, max_restarts=2)
+    loader = make(2, Deadly(4000), shuffle=False, in_order=False, max_restarts=2, **FEW_AHEAD)
     batches: list[Any] = []
     words = "while fetching batch 3 of epoch 0. 3 workers have died while fetching this batch"
     with (
@@ -355,7 +366,7 @@ def test_after_too_many_deaths_the_next_call_tries_again(tmp_path):
 
 
 def test_a_warning_for_each_death_names_pid_signal_and_batch_and_points_to_the_loop():
-    loader = make(1)
+    loader = make(1, **FEW_AHEAD)
     batches: list[Any] = []
     killed: list[int] = []
 
@@ -380,7 +391,7 @@ def test_a_warning_for_each_death_names_pid_signal_and_batch_and_points_to_the_l
 
 
 def test_where_warnings_are_errors_a_death_is_one_and_nothing_is_lost():
-    loader = make(2)
+    loader = make(2, **FEW_AHEAD)
     iterator = iter(loader)
     batches = [plain(next(iterator))]
     os.kill(worker_pids()[0], signal.SIGKILL)
