@@ -1,10 +1,11 @@
 """Real Ray clusters of several raylets on this machine, and a stream, for the cases here."""
 
+import contextlib
 import os
 import random
+import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ STORE = 80 * 2**20  # bytes, the least that Ray takes is 75 MB
 QUIET = {"object_store_memory": STORE, "include_dashboard": False}
 
 
-@contextmanager
+@contextlib.contextmanager
 def cluster_of(*cpus: int) -> Iterator[Any]:
     """Start a cluster with so many CPUs on its head and its other nodes, and connect to it."""
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
@@ -38,6 +39,18 @@ def cluster_of(*cpus: int) -> Iterator[Any]:
 def members_of(loader: Any) -> list[Any]:
     """The actors of a loader with persistent workers that have begun."""
     return loader._runner._kept._pool.ready
+
+
+def free_all_cpus() -> bool:
+    """End the actors that are left. True once no CPU of the cluster is taken."""
+    import ray
+    from ray._private.state import actors
+
+    for actor in actors().values():
+        if actor["State"] == "ALIVE" and actor["Pid"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(actor["Pid"], signal.SIGKILL)
+    return ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]
 
 
 class Stream(IterableDataset):

