@@ -2,6 +2,8 @@
 
 import os
 import sys
+import time
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -39,6 +41,16 @@ class OnlyInOurProcesses(Rows):
     def __getitem__(self, index):
         if torch.utils.data.get_worker_info() is not None and type(self) is not Rows:
             raise LookupError("not in a worker")
+        return super().__getitem__(index)
+
+
+class HeldInWorkers(Rows):
+    """Each worker leaves a file in a folder and hangs."""
+
+    def __getitem__(self, index):
+        if (worker := torch.utils.data.get_worker_info()) is not None:
+            Path(os.environ["HELD"], str(worker.id)).touch()
+            time.sleep(600)
         return super().__getitem__(index)
 
 
@@ -112,8 +124,14 @@ def a_list():
 
 
 def endless():
-    while True:
+    end = time.monotonic() + 600
+    while time.monotonic() < end:
         pass
+
+
+def held():
+    """Workers that stay in their first sample."""
+    return DataLoader(HeldInWorkers(), 8, num_workers=2)
 
 
 def crashing():
