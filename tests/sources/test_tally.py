@@ -1,0 +1,57 @@
+"""The tally of a pass: how often it measures, by a clock that stands or runs as the test says."""
+
+import itertools
+
+import pytest
+
+from dataporter.law.state import Progress
+from dataporter.sources import tally as module
+from dataporter.sources.tally import Tally
+
+MILLISECOND = 1_000_000  # ns
+
+
+class Clock:
+    now = 0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic_ns", clock)
+    return clock
+
+
+def measured(clock, took, batches):
+    """The numbers of the batches that are measured if each one takes so long."""
+    tally, numbers = Tally(Progress(), clock.now), []
+    for number in range(1, batches + 1):
+        asked, progress = clock.now, Progress(samples_processed=number, batches_processed=number)
+        clock.now += took
+        tally.last = progress, None
+        tally.unmeasured -= 1
+        if tally.unmeasured < 0:
+            tally.measure(tally.last, None, asked)
+            numbers.append(number)
+    assert tally.flow()[:2] == (batches, batches)
+    return numbers
+
+
+def test_fast_batches_are_measured_about_every_25_milliseconds(clock):
+    numbers = measured(clock, MILLISECOND, 1000)
+    assert numbers[:3] == [1, 2, 3]
+    distances = [after - before for before, after in itertools.pairwise(numbers[8:])]
+    assert all(16 <= distance <= 26 for distance in distances)
+    assert len(set(distances)) > 1  # every eighth batch may be unlike the others
+
+
+def test_slow_batches_are_all_measured(clock):
+    assert measured(clock, 26 * MILLISECOND, 50) == list(range(1, 51))
+
+
+def test_batches_in_no_time_at_all_are_measured_too(clock):
+    numbers = measured(clock, 0, 4096)
+    assert 8 <= len(numbers) <= 24
