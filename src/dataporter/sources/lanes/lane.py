@@ -118,7 +118,6 @@ class Lane:
             reader._leave()  # noqa: SLF001  our own
         self._context.reader = weakref.ref(self)
         if self._begins_again:
-            self._tell_epoch()
             self._begin(*self._began)
         elif self._left is not None:
             self.randomness.enter(-1)
