@@ -33,8 +33,8 @@ def test_a_process_whose_parent_has_ended_belongs_to_the_session_and_ends_with_i
     ready, pid = tmp_path / "ready", tmp_path / "pid"
     with started([["leaving", str(ready), str(pid)]], tmp_path) as (child,):
         assert child.wait() == 0
-        until(lambda: ready.exists() and ready.read_text())
+        until(lambda: ready.exists() and ready.read_text(), seconds=60)
         left = int(pid.read_text())
         assert [process.pid for process in session(child.pid)] == [left]
         os.kill(left, signal.SIGSTOP)  # one that is stopped ends as well
-    until(lambda: not is_running(left))
+    until(lambda: not is_running(left), seconds=60)

@@ -18,10 +18,11 @@ from dataporter.tools.sandbox.processes import (
     serve,
 )
 
-SOON = 30
+SOON = 60
 
 
 def serving(channel, context, *, idle):
+    channel.poll(SOON)  # it is idle from the first request on, however late that comes
     serve(channel, "what it has", idle=idle)
 
 
@@ -55,7 +56,7 @@ def test_a_fork_dies_with_what_it_was_forked_from():
     pid, _ = below.receive(time.monotonic() + SOON)
     above.kill()
     until_ended(below)
-    until(lambda: not is_running(pid))
+    until(lambda: not is_running(pid), seconds=SOON)
     below.kill()
 
 
