@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from launching import finished, torchrun
+from watching import until
 
 from dataporter import ResumableDataLoader
 
 SAMPLES = 1009
 BATCH_SIZE = 16
 SAVED_AT, LOST_AT = 10, 13  # steps
+EMPTY_MEETING = 200  # bytes, more than a store has that nobody has joined
 
 
 def steps_of(log: Path) -> list[dict[str, Any]]:
@@ -28,18 +30,34 @@ def the_order() -> list[int]:
     return next(iter(alone)).tolist()
 
 
-def test_a_lost_machine_is_gone_on_without_and_every_sample_comes_once(tmp_path):
-    seen = tmp_path / "seen"
-    launch = (
-        f"--nnodes 1:2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint {tmp_path}/meeting "
-        "--rdzv-conf store_type=file,keep_alive_interval=1,last_call_timeout=5"
+def launch_at(meeting: Path, *, attempts: int, last_call: int) -> str:
+    """How one of up to two machines is launched.
+
+    It counts the other one as lost after `attempts` seconds without a sign of life, and once it
+    could begin alone it waits `last_call` seconds for the other one.
+    """
+    return (
+        f"--nnodes 1:2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint {meeting} "
+        "--rdzv-conf store_type=file,keep_alive_interval=1,"
+        f"keep_alive_max_attempt={attempts},last_call_timeout={last_call}"
     )
+
+
+def has_joined(meeting: Path) -> bool:
+    """Whether a launcher has written that it takes part."""
+    return meeting.exists() and meeting.stat().st_size > EMPTY_MEETING
+
+
+def test_a_lost_machine_is_gone_on_without_and_every_sample_comes_once(tmp_path):
+    seen, meeting = tmp_path / "seen", tmp_path / "meeting"
     options = ("--checkpoint", tmp_path / "ck.pt", "--seen", seen, "--save-every", 5)
-    with (
-        torchrun(launch, "elastic.py", *options) as left,
-        torchrun(launch, "elastic.py", *options, "--lose-after", LOST_AT) as lost,
-    ):
-        out = finished(left)
+    # The first one waits for the second however late that starts, and never gives it up. The
+    # second one finds both there, and it does not wait for others when it is alone.
+    first_to_join = launch_at(meeting, attempts=100, last_call=100)
+    with torchrun(first_to_join, "elastic.py", *options, "--lose-after", LOST_AT) as lost:
+        until(lambda: has_joined(meeting), seconds=60)
+        with torchrun(launch_at(meeting, attempts=2, last_call=1), "elastic.py", *options) as left:
+            out = finished(left)
         lost.communicate(timeout=60)
         assert lost.returncode == -9
     assert "World size 1: up to position 1009." in out
@@ -56,8 +74,10 @@ def test_a_lost_machine_is_gone_on_without_and_every_sample_comes_once(tmp_path)
     # On one rank, after it: the rest, in order, with the lost steps' samples first.
     assert ids_of(after) == order[position:]
     assert after[0]["position"] == position + BATCH_SIZE
-    again = order[position : LOST_AT * 2 * BATCH_SIZE]
-    assert Counter(ids_of(undone)) == Counter(again)
+    # The machine that was lost had made its steps. The other may have failed in the last of them.
+    again = Counter(order[position : LOST_AT * 2 * BATCH_SIZE])
+    assert Counter(ids_of(undone)) <= again
+    assert len(undone) >= 2 * (LOST_AT - SAVED_AT) - 1
 
 
 @pytest.mark.soak
