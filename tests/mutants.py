@@ -33,8 +33,8 @@ FURTHER = {
     "sources": ("tests/properties", "tests/golden"),
     "fetch": ("tests/properties", "tests/converters"),
     "engine": ("tests/faults", "tests/sources"),
-    "shards": ("tests/distributed/test_sharded_groups.py", "tests/views"),
-    "views": ("tests/properties", "tests/shards/test_tracks.py"),
+    "shards": ("tests/distributed/test_sharded_groups.py", "tests/golden", "tests/views"),
+    "views": ("tests/properties", "tests/golden", "tests/shards/test_tracks.py"),
 }
 SHORT = 20  # seconds of tests in one run of pytest, so that a test that hangs ends soon
 say = partial(print, flush=True)
