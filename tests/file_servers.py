@@ -21,11 +21,21 @@ PASSWORD = "s3cret-word"  # noqa: S105  no message may show it
 TOKEN = "hf_s3cretToken"  # noqa: S105  likewise
 
 
+# It refuses a wrong password at once, not after three seconds.
+_FTP = """
+from pyftpdlib.__main__ import main
+from pyftpdlib.handlers import FTPHandler
+
+FTPHandler.auth_failed_timeout = 0
+main()
+"""
+
+
 @contextmanager
 def ftp_server(folder: Path) -> Iterator[str]:
     """Serve a folder by FTP to one user. Its address."""
     with reserved_ports(1) as (port,):
-        command = [sys.executable, "-W", "ignore", "-m", "pyftpdlib", "-i", "127.0.0.1"]
+        command = [sys.executable, "-W", "ignore", "-c", _FTP, "-i", "127.0.0.1"]
         command += ["-p", str(port), "-d", str(folder), "-u", USER, "-P", PASSWORD]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

@@ -5,7 +5,7 @@ cloud, which elsewhere does not answer.
 """
 
 import socket
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -49,25 +49,28 @@ def options_of(scheme, black_hole):
     }[scheme]
 
 
-@pytest.mark.parametrize("scheme", URLS)
-def test_missing_credentials_are_named_in_seconds(scheme, open_storage, black_hole, monkeypatch):
+def test_missing_credentials_are_named_long_before_patience_ends(
+    open_storage, black_hole, monkeypatch
+):
     monkeypatch.setenv("GCE_METADATA_HOST", black_hole)
-    options = options_of(scheme, black_hole)
-    storage = open_storage(URLS[scheme], options, patience=300.0, least_timeout=10.0)
-    begun = time.monotonic()
-    with pytest.raises(StorageError, match=f"no credentials .* {WORDS[scheme]}.*skip_signature"):
-        storage.find("a.parquet")
-    with pytest.raises(StorageError, match=f"files in {URLS[scheme]}: no credentials were found"):
-        storage.list()
-    assert time.monotonic() - begun < 30
+    with ThreadPoolExecutor(2 * len(URLS)) as pool:  # each takes a second
+        works = []
+        for scheme, url in URLS.items():
+            options = options_of(scheme, black_hole)
+            storage = open_storage(url, options, patience=3600.0, least_timeout=3600.0)
+            words = f"no credentials .* {WORDS[scheme]}.*skip_signature"
+            works.append((pool.submit(storage.find, "a.parquet"), words))
+            words = f"files in {url}: no credentials were found"
+            works.append((pool.submit(storage.list), words))
+        for work, words in works:
+            with pytest.raises(StorageError, match=words):
+                work.result()
 
 
-def test_a_dataset_without_credentials_is_an_error_in_seconds(monkeypatch, black_hole):
+def test_a_dataset_without_credentials_is_an_error_long_before_its_timeout(monkeypatch, black_hole):
     monkeypatch.setenv("GCE_METADATA_HOST", black_hole)
-    begun = time.monotonic()
     with pytest.raises(StorageError, match=r"gs://bucket/corpus: no credentials were found"):
-        ShardedDataset("gs://bucket/corpus/")
-    assert time.monotonic() - begun < 30
+        ShardedDataset("gs://bucket/corpus/", storage_timeout=3600)
 
 
 def test_options_that_are_misspelled_are_named(open_storage):

@@ -1,30 +1,31 @@
 """Storages that obstore does not know, by fsspec: real clients, and small servers of their kind."""
 
+import functools
 import gc
 import logging
 import shutil
 
 import pytest
 from file_servers import PASSWORD, TOKEN, USER, ftp_server, hub_server
+from object_servers import reserved_ports
 from porters import tidy
 from support import one_pass, plain
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, ShardChangedError, ShardsNotFoundError, StorageError
 from dataporter.shards import ShardedDataset
+from dataporter.shards import dataset as dataset_module
+from dataporter.shards.storage.options import StorageOptions
 
 
 @pytest.fixture(autouse=True)
 def _tidy():
-    with tidy(60):
+    with tidy():
         yield
         gc.collect()  # a loader is part of a cycle
 
 
-@pytest.fixture
-def copied(texts, tmp_path):
-    """A folder with the files of `texts` that tests may change."""
-    folder = tmp_path / "served" / "corpus"
+def _copied(texts, folder):
     shutil.copytree(texts, folder, ignore=shutil.ignore_patterns(".*"))
     return folder
 
@@ -33,7 +34,7 @@ def copied(texts, tmp_path):
 def open_dataset(tmp_path):
     def open_one(files, **options):
         folders = {"cache": tmp_path / "cache", "index": tmp_path / "index"}
-        return ShardedDataset(files, **{"storage_timeout": 5, **folders, **options})
+        return ShardedDataset(files, **{"storage_timeout": 60, **folders, **options})
 
     return open_one
 
@@ -52,10 +53,19 @@ def ids(dataset):
 # FTP
 
 
-@pytest.fixture
-def ftp(copied):
+@pytest.fixture(scope="module")
+def served(texts, tmp_path_factory):
+    """A folder with the files of `texts`, and a copy that tests may change."""
+    folder = tmp_path_factory.mktemp("served")
+    _copied(texts, folder / "corpus")
+    _copied(texts, folder / "changing")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ftp(served):
     """The address of an FTP server."""
-    with ftp_server(copied.parent) as address:
+    with ftp_server(served) as address:
         yield address
 
 
@@ -83,22 +93,31 @@ def test_a_login_in_the_url_is_used_and_not_shown(ftp, texts, open_dataset, open
     assert caught.value.__cause__ is caught.value.__context__ is None
 
 
-def test_a_file_that_changes_on_an_ftp_server_is_an_error(ftp, copied, open_dataset):
-    corpus = open_dataset(f"ftp://{USER}:{PASSWORD}@{ftp}/corpus/")
-    path = copied / "part-7.parquet"
+def test_a_file_that_changes_on_an_ftp_server_is_an_error(ftp, served, open_dataset):
+    corpus = open_dataset(f"ftp://{USER}:{PASSWORD}@{ftp}/changing/")
+    path = served / "changing" / "part-7.parquet"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ShardChangedError, match=rf"ftp://{ftp}/corpus/part-7\.parquet"):
+    with pytest.raises(ShardChangedError, match=rf"ftp://{ftp}/changing/part-7\.parquet"):
         list(corpus)
 
 
 def test_an_ftp_server_and_a_scheme_that_are_not_there_are_named(open_dataset):
-    with pytest.raises(StorageError, match=r"ftp://127.0.0.1:1/x: the connection was refused\. It"):
-        open_dataset("ftp://127.0.0.1:1/x", storage_timeout=1)
+    with (
+        reserved_ports(1) as (port,),
+        pytest.raises(StorageError, match=rf"ftp://127.0.0.1:{port}/x: the connection was refused"),
+    ):
+        open_dataset(f"ftp://127.0.0.1:{port}/x", storage_timeout=0.2)
     with pytest.raises(OptionError, match="no library here reads nowhere:// URLs"):
         open_dataset("nowhere://host/x")
 
 
 # Hugging Face
+
+
+@pytest.fixture
+def copied(texts, tmp_path):
+    """A folder with the files of `texts` that a test may change."""
+    return _copied(texts, tmp_path / "served" / "corpus")
 
 
 @pytest.fixture
@@ -123,10 +142,13 @@ def test_a_dataset_of_the_hub_is_read(hub, texts, open_dataset, tmp_path, caplog
     assert TOKEN not in caplog.text
 
 
-def test_only_the_bytes_that_are_needed_are_asked_of_the_hub(hub, open_dataset):
+def test_only_the_bytes_that_are_needed_are_asked_of_the_hub(hub, open_dataset, monkeypatch):
+    # No request is sent twice because the machine is busy.
+    options = functools.partial(StorageOptions, least_timeout=60.0, least_delay=60.0)
+    monkeypatch.setattr(dataset_module, "StorageOptions", options)
     corpus = open_dataset("hf://datasets/somebody/corpus/corpus/")
     hub.sent.clear()
-    list(corpus)
+    assert len(ids(corpus)) == 600
     sizes = corpus.index.sizes.sum() - 4 * len(corpus.index.sizes)  # "PAR1"
     assert sum(hub.sent.values()) == sizes
     assert hub.lists < 2 * 8  # one for each thread, not one for each file
@@ -137,13 +159,13 @@ def test_a_file_that_changes_on_the_hub_is_an_error(hub, copied, open_dataset):
     path = copied / "part-7.parquet"
     path.write_bytes(path.read_bytes().replace(b"text 42", b"text 24"))
     with pytest.raises(ShardChangedError, match=r"corpus/part-7\.parquet: it was written again"):
-        list(corpus)
+        ids(corpus)
 
 
 def test_a_hub_that_refuses_is_said_so(hub, open_dataset, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_wr0ng")
     with pytest.raises(StorageError, match=r"HF_TOKEN") as caught:
-        open_dataset("hf://datasets/somebody/corpus/corpus/")
+        open_dataset("hf://datasets/somebody/corpus/corpus/", storage_timeout=0.2)
     assert "hf_wr0ng" not in str(caught.value)
 
 
@@ -153,6 +175,9 @@ def test_a_dataset_that_the_hub_does_not_have_is_named(hub, open_dataset):
 
 
 def test_a_hub_that_is_away_is_an_error_in_time(hub, open_dataset, monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(StorageError, match=r"hf://datasets/somebody/corpus: the connection was"):
-        open_dataset("hf://datasets/somebody/corpus/", storage_timeout=2)
+    with (
+        reserved_ports(1) as (port,),
+        pytest.raises(StorageError, match=r"hf://datasets/somebody/corpus: the connection was"),
+    ):
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+        open_dataset("hf://datasets/somebody/corpus/", storage_timeout=0.2)
