@@ -1,4 +1,4 @@
-"""Little shared memory, other libraries' threads, other loaders: it completes, and in time."""
+"""Little shared memory, other libraries' threads, other loaders: it completes."""
 
 import functools
 import subprocess
@@ -6,7 +6,8 @@ import sys
 import textwrap
 
 import pytest
-from watching import environment, run_script
+from forked_scripts import run
+from watching import environment
 
 SMALL = 64  # MB of /dev/shm, what containers have unless told otherwise
 
@@ -149,7 +150,7 @@ def test_large_arrays_and_collations_of_the_user_need_no_shared_memory_of_the_sy
 
 
 def test_a_consumer_may_hold_more_batches_than_a_process_may_have_mappings():
-    run_script(
+    run(
         SETUP
         + textwrap.dedent("""
         most = 65_530
@@ -159,7 +160,6 @@ def test_a_consumer_may_hold_more_batches_than_a_process_may_have_mappings():
         kept = list(ResumableDataLoader(torch.arange(count), 1, num_workers=1))
         assert torch.equal(torch.cat(kept), torch.arange(count))
         """),
-        timeout=80,
     )
 
 
@@ -182,7 +182,7 @@ class Multiplied(Ids):
 
 @pytest.mark.parametrize("persistent", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_workers_may_use_openmp_that_their_parent_has_used(persistent):
-    run_script(
+    run(
         SETUP
         + MULTIPLYING
         + textwrap.dedent(f"""
@@ -192,12 +192,11 @@ def test_workers_may_use_openmp_that_their_parent_has_used(persistent):
             assert torch.allclose(torch.cat(list(loader)), product[:24], atol=1e-4)
             assert torch.allclose(matrix @ matrix, product)
         """),
-        timeout=60,
     )
 
 
 def test_workers_may_be_forked_while_another_thread_uses_openmp():
-    run_script(
+    run(
         SETUP
         + MULTIPLYING
         + textwrap.dedent("""
@@ -217,14 +216,13 @@ def test_workers_may_be_forked_while_another_thread_uses_openmp():
             done.set()
             thread.join()
         """),
-        timeout=60,
     )
 
 
 @pytest.mark.parametrize("parallelism", [pytest.param("", marks=pytest.mark.soak), "true"])
 def test_workers_may_use_tokenizers_that_their_parent_has_used_in_parallel(parallelism):
     pytest.importorskip("tokenizers", reason="Hugging Face's tokenizers are not installed")
-    run_script(
+    run(
         f"parallelism = {parallelism!r}\n"
         + SETUP
         + textwrap.dedent("""
@@ -258,7 +256,6 @@ def test_workers_may_use_tokenizers_that_their_parent_has_used_in_parallel(paral
                 assert torch.cat(list(loader)).tolist() == expected
         assert [encoding.ids for encoding in tokenizer.encode_batch(texts)] == expected
         """),
-        timeout=60,
     )
 
 
@@ -276,7 +273,7 @@ expected = passes(make(num_workers=0), 2)
 
 @pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_second_loader_may_be_made_and_used_in_a_thread_while_the_first_runs(persistent):
-    run_script(
+    run(
         SETUP
         + BESIDE
         + textwrap.dedent(f"""
@@ -295,12 +292,11 @@ def test_a_second_loader_may_be_made_and_used_in_a_thread_while_the_first_runs(p
         assert one_pass(batches) == expected[0]
         assert found == expected
         """),
-        timeout=60,
     )
 
 
 def test_one_loader_of_each_step_may_be_dropped_in_a_thread_while_the_first_runs():
-    run_script(
+    run(
         SETUP
         + BESIDE
         + textwrap.dedent("""
@@ -319,12 +315,11 @@ def test_one_loader_of_each_step_may_be_dropped_in_a_thread_while_the_first_runs
             thread.join()
         assert one_pass(batches) == expected[0]
         """),
-        timeout=60,
     )
 
 
 def test_torchs_loader_may_run_beside_ours():
-    run_script(
+    run(
         SETUP
         + BESIDE
         + textwrap.dedent("""
@@ -343,13 +338,12 @@ def test_torchs_loader_may_run_beside_ours():
                     break
             assert one_pass(batches) == expected[0][:3]
         """),
-        timeout=60,
     )
 
 
 def test_a_thread_may_hold_a_lock_of_the_dataset_when_workers_are_forked_elsewhere():
     # Logging is the lock that every process has: Python makes it anew in a fork.
-    run_script(
+    run(
         SETUP
         + BESIDE
         + textwrap.dedent("""
@@ -376,5 +370,4 @@ def test_a_thread_may_hold_a_lock_of_the_dataset_when_workers_are_forked_elsewhe
             done.set()
             thread.join()
         """),
-        timeout=60,
     )

@@ -1,0 +1,152 @@
+"""Scripts that run to their end in an interpreter of their own, which need not import torch anew.
+
+One interpreter imports once what the scripts need, and forks for each of them. A script is the
+last thing that its process does, so it ends as any interpreter ends.
+"""
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from watching import environment
+
+_SERVER = """
+import json, os, signal, socket, sys, types
+
+import numpy, torch
+import dataporter, support, watching
+
+with socket.socket(fileno=int(sys.argv[1])) as asked:
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(asked, 2**20, 2)
+        if not message:
+            sys.exit()
+        pid = os.fork()
+        if pid == 0:
+            break
+        for descriptor in descriptors:
+            os.close(descriptor)
+        asked.send(b"%d" % pid)
+        asked.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+os.setsid()
+signal.alarm(200)  # longer than a test may take, so that none stays if the tests are killed
+for target, descriptor in enumerate(descriptors, start=1):
+    os.dup2(descriptor, target)
+    os.close(descriptor)
+source, *sys.argv = json.loads(message)
+main = sys.modules["__main__"] = types.ModuleType("__main__")
+if sys.argv[0] != "-c":
+    main.__file__ = sys.argv[0]
+exec(compile(source, sys.argv[0], "exec"), vars(main))
+"""
+
+
+class Script:
+    """A script that runs: its pid, its output as it comes, and its exit status."""
+
+    def __init__(self, asked: socket.socket, stdout: IO[str], stderr: IO[str]) -> None:
+        self.stdout, self.stderr = stdout, stderr
+        self._asked = asked
+        self._code: int | None = None
+        self.pid = int(self._answer(60))
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(TimeoutError):
+            self.wait(0)
+        return self._code
+
+    def wait(self, seconds: float = 60) -> int:
+        """Wait for its end; the exit status, or what signal killed it as a negative number."""
+        if self._code is None:
+            self._code = int(self._answer(seconds))
+        return self._code
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def _answer(self, seconds: float) -> bytes:
+        if not select.select([self._asked], [], [], seconds)[0]:
+            raise TimeoutError(f"not within {seconds} s")
+        answer = self._asked.recv(100)
+        assert answer, "the interpreter of scripts has ended"
+        return answer
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """Start the interpreter that forks; the socket by which it is asked to."""
+    ours, its = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    server = subprocess.Popen(
+        [sys.executable, "-c", _SERVER, str(its.fileno())],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        pass_fds=[its.fileno()],
+    )
+    its.close()
+
+    def end() -> None:
+        ours.close()
+        server.wait()
+
+    atexit.register(end)
+    return ours
+
+
+@contextlib.contextmanager
+def started(path: Path, *arguments: object) -> Iterator[Script]:
+    """Run a script of which the output is read as it comes; none of its processes stays."""
+    out, its_out = os.pipe()
+    err, its_err = os.pipe()
+    with open(out) as stdout, open(err) as stderr:  # noqa: PTH123  descriptors have no path
+        try:
+            asked = [path.read_text(), path, *arguments]
+            script = _start(asked, its_out, its_err, stdout, stderr)
+        finally:
+            os.close(its_out)
+            os.close(its_err)
+        try:
+            yield script
+        finally:
+            _end(script)
+
+
+def run(source: str, *arguments: object, timeout: float = 80) -> str:
+    """Run a script to its end, in silence; what it printed."""
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        asked = [source, "-c", *arguments]
+        script = _start(asked, stdout.fileno(), stderr.fileno(), stdout, stderr)
+        try:
+            code = script.wait(timeout)
+        finally:
+            _end(script)
+        for file in (stdout, stderr):
+            file.seek(0)
+        printed, errors = stdout.read(), stderr.read()
+    assert (code, errors) == (0, ""), printed + errors
+    return printed
+
+
+def _end(script: Script) -> None:
+    if script.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.killpg(script.pid, signal.SIGKILL)
+        script.wait()
+
+
+def _start(
+    asked: list[object], its_out: int, its_err: int, stdout: IO[str], stderr: IO[str]
+) -> Script:
+    message = json.dumps([str(part) for part in asked]).encode()
+    socket.send_fds(_server(), [message], [its_out, its_err])
+    return Script(_server(), stdout, stderr)
