@@ -22,7 +22,7 @@ QUICK := tests/law tests/fetch tests/converters tests/strategies $(wildcard test
 	tests/golden/test_golden_states.py tests/test_arguments.py tests/test_options.py \
 	tests/test_samplers.py
 
-.PHONY: demo quick test tests coverage inline lint docs pictures bench soak release-check dist clean
+.PHONY: demo quick test tests coverage inline lint docs pictures bench soak mutants release-check dist clean
 
 demo: $(VENV)/.cli
 	$(BIN)/dataporter demo --out build/demo
@@ -35,24 +35,19 @@ quick: $(VENV)/.dev
 
 test: lint tests
 
-# Real processes, ranks and clusters may be upset by what else a machine does. So what fails is run
-# once more, one at a time, and fails for good only then. What passes only then is listed.
-define TESTED
-$(BIN)/pytest -n 2 -m "not soak" $(1) || { test $$? = 1 && \
-	echo "Once more, one at a time, what failed:" && \
-	$(BIN)/pytest -v -m "not soak" --last-failed --last-failed-no-failures none $(1); }
-endef
+# Failures are not forgiven: only tests whose mark says why run once more, and are listed.
+TESTED := $(BIN)/pytest -n 2 --dist worksteal -m "not soak"
 
 # The tests alone: the tools of `lint` are pinned, and need not run under every Python.
 tests: $(VENV)/.dev
-	$(call TESTED,$(FORKS))
-	$(call TESTED,$(FORKS:%=--ignore=%))
+	$(TESTED) $(FORKS)
+	$(TESTED) $(FORKS:%=--ignore=%)
 
 # All tests again, watched: which lines of src/ run, in workers too. build/coverage/html shows them.
 coverage: $(VENV)/.dev
-	$(BIN)/pytest -n 2 -m "not soak" --cov --cov-report= $(FORKS)
-	$(BIN)/pytest -n 2 -m "not soak" --cov --cov-append --cov-report=term:skip-covered \
-		--cov-report=html $(FORKS:%=--ignore=%)
+	$(TESTED) --cov --cov-report= $(FORKS)
+	$(TESTED) --cov --cov-append --cov-report=term:skip-covered --cov-report=html \
+		$(FORKS:%=--ignore=%)
 
 # What has to work on any system: the package is imported, and loaders without workers.
 inline: $(VENV)/.dev
@@ -81,6 +76,12 @@ bench: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	$(BIN)/pytest -n 2 -m soak
+
+# Do the tests notice? ROOMS and N say in which rooms how many random changes are made.
+ROOMS ?= law sources fetch engine shards views
+N ?= 40
+mutants: $(VENV)/.dev
+	$(BIN)/python tests/mutants.py --rooms $(ROOMS) -n $(N)
 
 # Before a release: TAG=v1.2.3 is what the package, the changelog and the golden states say.
 release-check: $(VENV)/.dev

@@ -11,7 +11,9 @@ import pytest
 import support  # noqa: F401  it says how workers are started
 from hypothesis import HealthCheck, settings
 from no_processes import NoProcesses
-from watching import limited, until, worker_pids
+from second_tries import SecondTries
+from time_limits import TimeLimits
+from watching import until, worker_pids
 
 # No deadlines, since the machine is shared; the same runs everywhere.
 settings.register_profile(
@@ -41,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(TimeLimits())
+    config.pluginmanager.register(SecondTries())
     if config.getoption("--no-processes"):
         config.pluginmanager.register(NoProcesses())
 
@@ -66,16 +70,14 @@ def _room_for_sockets(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(autouse=True)
-def _in_time_and_tidy(request: pytest.FixtureRequest):
-    """No test of workers may hang, and none leaves a worker behind for the next."""
-    if request.path.parent.name not in ("engine", "faults", "lanes"):
-        yield
+def _no_worker_is_left():
+    """No test leaves a worker behind for the next."""
+    yield
+    if not worker_pids():
         return
-    with limited(90):
-        yield
-        gc.collect()  # an error that was caught holds what it came through in a cycle
-        try:
-            until(lambda: not worker_pids(), seconds=10)
-        finally:
-            for child in multiprocessing.active_children():
-                child.kill()
+    gc.collect()  # an error that was caught holds what it came through in a cycle
+    try:
+        until(lambda: not worker_pids(), seconds=60)
+    finally:
+        for child in multiprocessing.active_children():
+            child.kill()

@@ -22,6 +22,9 @@ from watching import environment
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
 from dataporter.fetch.generators import capture
 
+# The tests take SIGALRM for themselves, by which time limits are kept elsewhere.
+pytestmark = pytest.mark.timeout(method="thread")
+
 SCRIPT = """
 import json, os, signal, sys, time
 import torch

@@ -3,11 +3,10 @@
 import contextlib
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,6 @@ def until(condition: Callable[[], Any], seconds: float = 20) -> Any:
         assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.002)
     return result
-
-
-@contextlib.contextmanager
-def limited(seconds: int) -> Iterator[None]:
-    """Make a hang an error, in the main thread."""
-
-    def interrupt(_signal, _frame):
-        raise TimeoutError(f"still not done after {seconds} s")
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    outer = signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(outer)  # of one around this one
-        signal.signal(signal.SIGALRM, previous)
 
 
 def worker_pids() -> list[int]:

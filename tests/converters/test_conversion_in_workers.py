@@ -1,13 +1,12 @@
 """Converters run where batches are fetched, so narrow batches are what travels."""
 
-import gc
 import traceback
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
-from watching import arena_bytes, limited, until, worker_pids
+from watching import arena_bytes
 
 from dataporter import ResumableDataLoader
 from dataporter.converters import DtypeConverter, KeyBasedDtypeConverter
@@ -34,14 +33,6 @@ class Wide(Dataset):
 
 def loader_of(converter, dataset=None, **options):
     return ResumableDataLoader(dataset or Wide(), batch_size=4, converter=converter, **options)
-
-
-@pytest.fixture(autouse=True)
-def _tidy():
-    with limited(90):
-        yield
-        gc.collect()
-        until(lambda: not worker_pids(), seconds=5)
 
 
 def bytes_in_slots(converter):

@@ -26,6 +26,8 @@ from dataporter.errors import WorkerTimeoutError
 
 SECONDS = float(os.environ.get("DATAPORTER_SOAK_SECONDS", "600")) / 2
 SEED = int(os.environ.get("DATAPORTER_SOAK_SEED", "1"))
+# The test takes SIGALRM for itself, by which time limits are kept elsewhere.
+pytestmark = pytest.mark.timeout(method="thread")
 LENGTH = 61
 EPOCHS = 8
 LANES = 3

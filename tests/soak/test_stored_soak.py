@@ -60,7 +60,7 @@ def test_whatever_is_killed_an_epoch_is_that_of_a_quiet_run_and_the_cache_stays_
     with (
         seaweed(tmp_path) as server,
         ProxyProcess(server.endpoint) as proxy,
-        tidy(round(SECONDS) + 300),
+        tidy(),
     ):
         server.upload(
             "soak-bucket", {path.name: path.read_bytes() for path in local.glob("*.parquet")}
@@ -109,7 +109,7 @@ def test_a_server_that_is_away_for_a_minute_is_waited_for(tmp_path, monkeypatch)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     local = written(tmp_path / "local")
-    with seaweed(tmp_path) as server, ProxyProcess(server.endpoint) as proxy, tidy(300):
+    with seaweed(tmp_path) as server, ProxyProcess(server.endpoint) as proxy, tidy():
         server.upload(
             "away-bucket", {path.name: path.read_bytes() for path in local.glob("*.parquet")}
         )

@@ -365,7 +365,7 @@ def corpora(tmp_path, monkeypatch):
         for file in range(8):
             ids = np.arange(100) + 100 * file + 1000 * number
             pq.write_table(pa.table({"id": ids}), folder / f"{file}.parquet", row_group_size=10)
-    with tidy(60):
+    with tidy():
         yield lambda kind: ShardedDataset(tmp_path / kind)
         gc.collect()  # a loader is part of a cycle
 

@@ -38,7 +38,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _tidy():
-    with tidy(60):
+    with tidy():
         yield
         gc.collect()  # a loader is part of a cycle
 

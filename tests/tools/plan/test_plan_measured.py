@@ -44,7 +44,7 @@ def _tracks(monkeypatch, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _tidy():
-    with tidy(240):
+    with tidy():
         yield
 
 
