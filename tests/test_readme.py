@@ -2,10 +2,14 @@
 
 import os
 import re
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 import torch
 from support import Augmented, passes, plain
 
@@ -99,3 +103,52 @@ def test_the_readme_is_short_and_has_no_hole():
     text = README.read_text()
     assert len(text.splitlines()) < 150
     assert "BENCH_" not in text
+
+
+def fresh_clone(folder: Path) -> Path:
+    """The files of the last commit, without anything that was made here."""
+    clone = folder / "clone"
+    git = shutil.which("git") or "git"
+    subprocess.run([git, "clone", "--quiet", str(README.parent), str(clone)], check=True)
+    return clone
+
+
+def make(clone: Path, *arguments: str, seconds: float = 60) -> str:
+    done = subprocess.run(
+        [shutil.which("make") or "make", *arguments],
+        cwd=clone,
+        env={name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-20_000:]
+    return done.stdout
+
+
+needs_a_clone = pytest.mark.skipif(
+    not (README.parent / ".git").exists() or shutil.which("git") is None,
+    reason="a clone is made of a repository",
+)
+
+
+@needs_a_clone
+def test_the_readme_names_the_two_commands_and_a_fresh_clone_has_them(tmp_path):
+    text, clone = README.read_text(), fresh_clone(tmp_path)
+    for command in ("demo", "test"):
+        assert f"`make {command}`" in text
+        steps = make(clone, "--dry-run", command)
+        assert "-m venv .venv" in steps
+        assert "--constraint constraints.txt torch" in steps
+    assert "pytest" in steps
+
+
+@needs_a_clone
+@pytest.mark.soak
+@pytest.mark.long(3600, reason="it installs everything, and runs all tests")
+def test_both_commands_of_the_readme_work_in_a_fresh_clone(tmp_path):
+    clone = fresh_clone(tmp_path)
+    assert "identical" in make(clone, "demo", f"PYTHON={sys.executable}", seconds=900)
+    assert " passed" in make(clone, "test", f"PYTHON={sys.executable}", seconds=2700)
