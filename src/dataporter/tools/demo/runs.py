@@ -30,6 +30,7 @@ from dataporter.tools.demo.training import STEP_SAMPLES, STEPS_PER_CHECKPOINT, R
 
 _DEADLINE = 120.0  # seconds for each run, on a slow machine too
 _SAMPLES = 1536
+_MORE_STEPS = 4
 
 # All ranks are on this machine, which may have no network.
 _LOCAL = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
@@ -94,12 +95,15 @@ def run_demo(
     checkpoint = str(folder / "interrupted.pt")
     before = replace(whole, folder=str(folder / "killed"), checkpoint=checkpoint)
     after = replace(before, folder=str(folder / "resumed"), world_size=3, workers=1)
+    kill_at = _random_step(before)
+    # Ranks make a few more steps until they are killed, but never come to the end before that.
+    killed = replace(before, waits_after=kill_at + _MORE_STEPS)
     return Story(
         seed=seed,
         before=before,
         after=after,
         whole=_steps_of(whole, "whole", on_step),
-        killed=_steps_of(before, "killed", on_step, kill_at=_random_step(before)),
+        killed=_steps_of(killed, "killed", on_step, kill_at=kill_at),
         resumed=_steps_of(after, "resumed", on_step),
         same_weights=_weights(whole) == _weights(after),
         seconds=time.monotonic() - began,

@@ -30,6 +30,7 @@ STEPS_PER_CHECKPOINT = 6
 
 _ONE = 2.0**40  # the integer that stands for 1
 _LEARNING_RATE = 0.3
+_LONG = 600.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Run:
     seed: int
     samples: int
     loader_options: dict[str, Any] = field(default_factory=dict)
+    waits_after: int | None = None  # steps; then the ranks wait to be killed
 
     @property
     def batch_size(self) -> int:
@@ -96,6 +98,8 @@ def train(run: Run) -> None:
                     "wait_ms": waited * 1000,
                 }
                 log.write(json.dumps(made) + "\n")
+                if step == run.waits_after:
+                    time.sleep(_LONG)
                 if step % STEPS_PER_CHECKPOINT == 0 or step == run.steps:
                     dist.barrier()  # all steps of a checkpoint are in the logs of all ranks
                     if dist.get_rank() == 0:
