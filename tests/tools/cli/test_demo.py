@@ -83,10 +83,10 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path):
     terminal = in_terminal(
         *(*COMMAND, "demo"), cwd=tmp_path, mark=mark, TMPDIR=str(tmp_path / "temporary")
     )
-    until(lambda: len(marked(mark)) >= 3)  # itself and two ranks
+    until(lambda: len(marked(mark)) >= 3, seconds=60)  # itself and two ranks
     terminal.press(b"\x03")
     assert terminal.status() == 130
-    until(lambda: not marked(mark))
+    until(lambda: not marked(mark), seconds=60)
     assert terminal.text().rstrip().endswith("dataporter: interrupted.")
     assert list(tmp_path.rglob("*")) == [tmp_path / "temporary"]
 
@@ -94,10 +94,10 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path):
 def test_sighup_leaves_no_process_and_no_file(tmp_path):
     mark = f"demo-ended-{os.getpid()}"
     terminal = in_terminal(*COMMAND, "demo", cwd=tmp_path, mark=mark, TMPDIR=str(tmp_path))
-    until(lambda: len(marked(mark)) >= 3)  # itself and two ranks
+    until(lambda: len(marked(mark)) >= 3, seconds=60)  # itself and two ranks
     os.kill(terminal.pid, signal.SIGHUP)
     assert terminal.status() == 129
-    until(lambda: not marked(mark))
+    until(lambda: not marked(mark), seconds=60)
     assert terminal.text().rstrip().endswith("dataporter: ended by SIGHUP.")
     assert list(tmp_path.iterdir()) == []
 
@@ -105,10 +105,10 @@ def test_sighup_leaves_no_process_and_no_file(tmp_path):
 def test_a_kill_leaves_no_process(tmp_path):
     mark = f"demo-killed-{os.getpid()}"
     terminal = in_terminal(*COMMAND, "demo", cwd=tmp_path, mark=mark, TMPDIR=str(tmp_path))
-    until(lambda: len(marked(mark)) >= 3)  # whose ranks have hardly begun
+    until(lambda: len(marked(mark)) >= 3, seconds=60)  # whose ranks have hardly begun
     os.kill(terminal.pid, signal.SIGKILL)
     assert terminal.status() == -signal.SIGKILL
-    until(lambda: not marked(mark))
+    until(lambda: not marked(mark), seconds=60)
 
 
 @pytest.mark.soak

@@ -165,10 +165,10 @@ def test_an_interrupt_leaves_no_process_and_no_file(tmp_path):
     )
     with command:
         # The command, a nursery, a host, the process that measures, and its two workers.
-        until(lambda: len(running_with(mark)) >= 6, seconds=40)
+        until(lambda: len(running_with(mark)) >= 6, seconds=60)
         command.send_signal(signal.SIGINT)
-        _, complaint = command.communicate(timeout=20)
+        _, complaint = command.communicate(timeout=60)
     assert command.returncode == 130
     assert "Traceback" not in complaint
-    until(lambda: not running_with(mark), seconds=10)
+    until(lambda: not running_with(mark), seconds=60)
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,6 @@ import pty
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 from terminals import marked
@@ -309,11 +308,9 @@ def test_an_impossible_option_is_bad_input(option, value, words, shop, capsys):
 
 
 def test_a_factory_that_hangs_is_given_up_after_its_seconds(shop, capsys):
-    began = time.monotonic()
-    status, _, err = verified(capsys, "shop.data:hang", "--seconds", "1")
+    status, _, err = verified(capsys, "shop.data:hang", "--seconds", "0.3")
     assert status == 2
-    assert re.search("has (not returned|not ended|delivered too little) after 1 seconds", flat(err))
-    assert time.monotonic() - began < 15
+    assert re.search(r"has (not returned|not ended|delivered too little) after 0\.3 s", flat(err))
 
 
 def test_tracebacks_are_shown_with_debug_wherever_it_stands(shop, capfd):
@@ -404,7 +401,7 @@ def test_a_terminal_has_colours_and_whole_lines_and_ctrl_c_leaves_nothing_behind
     shown += read_until(terminal, b"never")
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
-    until(lambda: not marked(mark))
+    until(lambda: not marked(mark), seconds=60)
     assert b"\x1b[32m  exact" in shown
     assert re.search(rb"interrupting and resuming: \d+ of \d+ checks", shown)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
@@ -421,8 +418,8 @@ def test_a_kill_leaves_no_process(shop):
     assert process.stdout.readline().startswith("ResumableDataLoader")
     assert len(marked(mark)) >= 3
     process.kill()
-    process.communicate(timeout=30)
-    until(lambda: not marked(mark))
+    process.communicate(timeout=60)
+    until(lambda: not marked(mark), seconds=60)
 
 
 def test_an_interpreter_that_has_ended_is_started_again_and_debug_shows_what_is_printed(
