@@ -117,14 +117,14 @@ def test_the_hash_is_the_same_in_every_process():
         "words = {'a', 'b', 'c', 'd'}\n"
         "print(code_hash(lambda text: text in words and text in {'x', 'y', 'z'}))"
     )
-    found = {
-        subprocess.run(
+    processes = [
+        subprocess.Popen(
             [sys.executable, "-c", script],
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
-            check=True,
-        ).stdout
-        for seed in "123"
-    }
-    assert len(found) == 1
+        )
+        for seed in "12"
+    ]
+    one, other = (process.communicate()[0] for process in processes)
+    assert one == other != ""

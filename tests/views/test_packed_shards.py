@@ -1,18 +1,18 @@
 """Packed documents that lie in files: blocks are fetched ahead, and lengths are counted once."""
 
+import multiprocessing
 import os
-import signal
-import subprocess
-import sys
-import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from locks import waits_for_a_lock
 from torch.utils.data import default_collate
 from typer.testing import CliRunner
+from watching import until
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, ShardSchemaError, StateMismatchError
@@ -115,8 +115,11 @@ def test_unshuffled_documents_come_in_the_order_of_the_files(corpus_folder, kind
 def test_blocks_are_decoded_before_they_are_asked_for(corpus_folder, kind, tmp_path):
     corpus = ShardedDataset(corpus_folder, cache=tmp_path)
     view = corpus.packed(64, kind=kind)
-    for _ in loader_of(view):
-        time.sleep(0.001)  # the porter may run ahead
+    batches = iter(loader_of(view))
+    next(batches)
+    until(lambda: corpus.stats()["ahead"] >= 10, seconds=60)  # of what the next batches ask for
+    for _ in batches:
+        pass
     stats = corpus.stats()
     assert stats["decoded"] == 40
     assert stats["ahead"] >= 10
@@ -245,32 +248,38 @@ def test_numbers_of_other_functions_are_counted_apart(corpus_folder, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from dataporter.shards import ShardedDataset
-from dataporter.views.counted import Counted
-def slow(index, sample):
-    import time; time.sleep(0.002)
-    return len(sample["tokens"])
-counted = Counted(ShardedDataset(sys.argv[1]), slow, "slow")
-print(counted.open([Path(sys.argv[2])], num_workers=1).sum())
-"""
+def counted_past(folder: Path, gate: Path, sums) -> None:
+    """Count in a process of its own, which stops at sample 700 until the gate is open."""
+
+    def length_of(index, sample):
+        if index == 700:
+            until(gate.exists, seconds=100)
+        return len(sample["tokens"])
+
+    counted = Counted(ShardedDataset(folder), length_of, "slow")
+    sums.put(int(counted.open([gate.parent / "counts"], num_workers=0).sum()))
 
 
 def test_a_killed_count_is_finished_by_another_process(corpus_folder, tmp_path):
-    command = [sys.executable, "-c", SCRIPT, str(corpus_folder), str(tmp_path)]
-    first = subprocess.Popen(command, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not any(path.stat().st_size for path in tmp_path.glob("*.part")):
-        assert time.monotonic() < deadline
-        assert first.poll() is None
-        time.sleep(0.01)
-    second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # it waits
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    assert int(second.communicate(timeout=120)[0]) == LENGTHS.sum()
-    assert len(list(tmp_path.iterdir())) == 1
+    context = multiprocessing.get_context("fork")
+    gate, counts, sums = tmp_path / "gate", tmp_path / "counts", context.SimpleQueue()
+    counts.mkdir()
+    ShardedDataset(corpus_folder)  # its index is there
+    first, second = (
+        context.Process(target=counted_past, args=(corpus_folder, gate, sums)) for _ in range(2)
+    )
+    first.start()
+    try:
+        until(lambda: any(path.stat().st_size for path in counts.glob("*.part")), seconds=60)
+        second.start()
+        until(lambda: waits_for_a_lock(second.pid), seconds=60)
+    finally:
+        first.kill()
+    first.join()
+    gate.touch()
+    assert sums.get() == LENGTHS.sum()
+    second.join()
+    assert len(list(counts.iterdir())) == 1
 
 
 def test_the_command_line_counts_lengths_ahead(corpus_folder, tmp_path):

@@ -1,51 +1,63 @@
 """Processes that evaluate a predicate at the same time, and are killed while they do."""
 
+import multiprocessing
+import os
 import signal
-import subprocess
-import sys
+import time
+import warnings
 from collections import Counter
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from locks import waits_for_a_lock
+from watching import until
 
+from dataporter.errors import WorkerRestartWarning
+from dataporter.views import where
 from dataporter.views.bitmap import packed
 from dataporter.views.verdicts import Partial, Place
 
 LENGTH = 4000
-EVALUATE = """
-import os, signal, sys, time
-from pathlib import Path
-from dataporter.views import where
+EXPECTED = list(range(0, LENGTH, 3))
+
 
 class Data:
     def __len__(self):
-        return 4000
+        return LENGTH
+
     def __getitem__(self, index):
         return index
+
     def fingerprint(self):
         return "data"
 
+
 def threes(number):
     # What differs from process to process is in the environment: it is no part of the code.
-    with open(os.environ["LOG"], "a") as log:
-        log.write(f"{number}\\n")
-    if os.environ["KILLED"] == "main" and number == int(os.environ["AT"]):
-        os.kill(int(os.environ["MAIN"]), signal.SIGKILL)
-        time.sleep(60)
-    flag = Path(os.environ["LOG"] + ".flag")
-    if os.environ["KILLED"] == "worker" and number == int(os.environ["AT"]) and not flag.exists():
-        flag.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+    log = Path(os.environ["LOG"])
+    with log.open("a") as file:
+        file.write(f"{number}\n")
+    if number == 3000:
+        what = os.environ["AT_3000"]
+        if what == "wait":
+            until(log.with_suffix(".gate").exists, seconds=100)
+        if what == "kill the main process":
+            os.kill(int(os.environ["MAIN"]), signal.SIGKILL)
+            time.sleep(60)
+        once = log.with_suffix(".once")
+        if what == "kill the worker" and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
     return number % 3 == 0
 
-folder, os.environ["LOG"], os.environ["KILLED"], os.environ["AT"], workers = sys.argv[1:]
-os.environ["MAIN"] = str(os.getpid())
-print("ready", flush=True)
-sys.stdin.read(1)
-view = where(Data(), threes, folder=folder, num_workers=int(workers))
-print(len(view), [view[n] for n in range(len(view))] == list(range(0, 4000, 3)), flush=True)
-"""
+
+def _evaluate(log: Path, at_3000: str, workers: int) -> None:
+    warnings.simplefilter("ignore", WorkerRestartWarning)
+    os.environ |= {"LOG": str(log), "AT_3000": at_3000, "MAIN": str(os.getpid())}
+    view = where(Data(), threes, folder=log.parent / "verdicts", num_workers=workers)
+    assert [view[n] for n in range(len(view))] == EXPECTED
 
 
 @pytest.fixture
@@ -55,36 +67,20 @@ def log(tmp_path):
     return path
 
 
-def start(log, who="nobody", at=0, workers=0):
-    folder = log.parent / "verdicts"
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-c",
-            EVALUATE,
-            *map(str, (folder, log, who, at, workers)),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def start(log: Path, at_3000: str = "go on", workers: int = 0) -> BaseProcess:
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=_evaluate, args=(log, at_3000, workers))
+    process.start()
+    return process
 
 
-def begin(*children):
-    for child in children:
-        assert child.stdout.readline() == "ready\n"
-    for child in children:
-        child.stdin.write("x")
-        child.stdin.flush()
-
-
-def end(child):
+def end(process: BaseProcess) -> int:
     try:
-        return child.communicate(timeout=60)[0].strip()
+        process.join(100)
+        return process.exitcode
     finally:
-        child.kill()
+        process.kill()
+        process.join()
 
 
 def evaluated(log: Path) -> list[int]:
@@ -93,42 +89,40 @@ def evaluated(log: Path) -> list[int]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_killed_evaluation_goes_on_where_it_was(log, workers):
-    killed = start(log, "main", 3000, workers)
-    begin(killed)
-    end(killed)
-    assert killed.returncode == -signal.SIGKILL
+    assert end(start(log, "kill the main process", workers)) == -signal.SIGKILL
     before = set(evaluated(log))
     # A worker may live a little longer than its parent, and the others are ahead of the first.
-    log.write_text("")
-    again = start(log, workers=workers)
-    begin(again)
-    assert end(again) == "1334 True"
-    after = evaluated(log)
-    assert set(after) | before == set(range(LENGTH))
-    assert min(after) > 1000
+    after = log.with_name("after")
+    assert end(start(after, workers=workers)) == 0
+    # All of a batch is evaluated again if one of it was not.
+    assert set(evaluated(after)) | before == set(range(LENGTH))
+    assert min(evaluated(after)) > 1000
     assert [path.suffix for path in (log.parent / "verdicts").iterdir()] == [".bits"]
 
 
 def test_a_killed_worker_changes_nothing(log):
-    child = start(log, "worker", 1234, 2)
-    begin(child)
-    assert end(child) == "1334 True"
+    assert end(start(log, "kill the worker", 2)) == 0
+    assert log.with_suffix(".once").exists()
     assert set(evaluated(log)) == set(range(LENGTH))
 
 
 def test_one_process_evaluates_while_others_wait(log):
-    children = [start(log) for _ in range(4)]
-    begin(*children)
-    assert {end(child) for child in children} == {"1334 True"}
+    one = start(log, "wait")
+    until(lambda: len(evaluated(log)) > 3000, seconds=60)
+    others = [start(log) for _ in range(3)]
+    until(lambda: all(waits_for_a_lock(other.pid) for other in others), seconds=60)
+    log.with_suffix(".gate").touch()
+    assert [end(process) for process in (one, *others)] == [0] * 4
     assert Counter(evaluated(log)) == Counter(range(LENGTH))
 
 
 def test_another_takes_over_from_one_that_is_killed(log):
-    killed, *others = [start(log, "main", 3000), start(log), start(log)]
-    begin(killed)
-    killed.wait(60)
-    begin(*others)
-    assert {end(child) for child in others} == {"1334 True"}
+    killed = start(log, "wait")
+    until(lambda: len(evaluated(log)) > 3000, seconds=60)
+    others = [start(log) for _ in range(2)]
+    until(lambda: all(waits_for_a_lock(other.pid) for other in others), seconds=60)
+    killed.kill()
+    assert [end(other) for other in others] == [0, 0]
     end(killed)
     counts = Counter(evaluated(log))
     assert set(counts) == set(range(LENGTH))
