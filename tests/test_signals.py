@@ -1,6 +1,7 @@
 """A state may be taken in a signal handler, at any instruction."""
 
 import signal
+import threading
 import time
 
 from support import Ids, flat, one_pass, plain
@@ -28,22 +29,29 @@ def test_a_state_from_a_signal_handler_counts_what_was_handed_over_and_nothing_e
         taken.append((loader.state_dict(), received[0], Slow.fetching))
 
     reference = []
-    previous = signal.signal(signal.SIGALRM, take)
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0007)
+    stop, here = threading.Event(), threading.get_ident()
+
+    def send() -> None:
+        while not stop.wait(0.0005):
+            signal.pthread_kill(here, signal.SIGUSR1)
+
+    sender = threading.Thread(target=send)
+    previous = signal.signal(signal.SIGUSR1, take)
+    sender.start()
     try:
-        for _ in range(2):
+        while len(reference) < 30 or sum(fetching for _, _, fetching in taken) <= 10:
             received[0] = 0
             for batch in loader:
                 received[0] += 1
                 reference.append(plain(batch))
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        stop.set()
+        sender.join()
+        signal.signal(signal.SIGUSR1, previous)
 
-    assert sum(fetching for _, _, fetching in taken) > 10
     for state, seen, fetching in taken:
         # Between the hand-over and the loop's own count, the batch is counted already; before
-        # the second pass begins, the loop has begun to count anew and the state has not.
+        # another pass begins, the loop has begun to count anew and the state has not.
         ahead = state["batches_processed"] - seen
         others = (0, 1, -15, 15 * state["finished"])
         assert ahead == 0 if fetching and not state["finished"] else ahead in others

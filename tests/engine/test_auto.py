@@ -12,7 +12,7 @@ from dataporter.engine.pace import Pace
 
 class Slow(Augmented):
     def __getitem__(self, index: int):
-        time.sleep(0.002)
+        time.sleep(0.0005)
         return super().__getitem__(index)
 
 

@@ -137,7 +137,7 @@ def test_a_dataset_of_delivered_batches_is_read_by_workers_as_it_was_when_they_s
             self.is_overtaken = multiprocessing.get_context("fork").Event()
 
         def __getitem__(self, index: int) -> torch.Tensor:
-            assert self.is_overtaken.wait(20)
+            assert self.is_overtaken.wait(60)
             return self.kept[index]
 
     source = iter(ResumableDataLoader(Large(160), 1, num_workers=2))

@@ -2,11 +2,10 @@
 
 import random
 import threading
-import time
 
 import pytest
 from support import Augmented, Ids, one_pass, pass_with_states, passes, plain
-from watching import run_script
+from watching import run_script, until
 
 from dataporter import (
     ResumableDataLoader,
@@ -87,7 +86,7 @@ def test_a_batch_that_takes_too_long_is_named():
     class Stuck(Ids):
         def __getitem__(self, index: int) -> int:
             if index == 4:
-                released.wait(30)
+                released.wait(60)
             return index
 
     loader = ResumableDataLoader(Stuck(8), 2, num_workers=2, engine="threads", seed=1, timeout=0.1)
@@ -100,10 +99,7 @@ def test_threads_end_with_their_pass():
     before = threading.active_count()
     for _ in make(4):
         break
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: threading.active_count() <= before, seconds=60)
     random.random()
 
 

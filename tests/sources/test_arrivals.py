@@ -3,6 +3,8 @@
 import json
 import random
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Augmented, Ids, Stateful, Stateless, flat, one_pass, plain
 from torch.utils.data import IterableDataset, RandomSampler, Sampler, get_worker_info
+from watching import until
 
 from dataporter import ResumableDataLoader, StateFormatError, StateMismatchError
 from dataporter.fetch import Fetcher
@@ -113,21 +116,47 @@ class Uneven(Ids):
     """Some samples take a while, so that batches overtake each other."""
 
     def __getitem__(self, index: int) -> int:
-        time.sleep(0.03 if index % 9 == 0 else 0)
+        time.sleep(0.005 if index % 9 == 0 else 0)
         return super().__getitem__(index)
 
 
-def make(length: int = 60, batch_size: int = 3, **options: Any) -> ResumableDataLoader:
+class Gated(Ids):
+    """One sample is there once a file is."""
+
+    def __init__(self, length: int, late: int, gate: Path) -> None:
+        super().__init__(length)
+        self.late, self.gate = late, gate
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.late:
+            until(self.gate.exists, seconds=60)
+        return super().__getitem__(index)
+
+
+def make(dataset: Any = None, batch_size: int = 3, **options: Any) -> ResumableDataLoader:
     given = {"num_workers": 3, "in_order": False, **options}
     if "sampler" not in given and "batch_sampler" not in given:
         given |= {"shuffle": True, "seed": 1}
-    return ResumableDataLoader(Uneven(length), batch_size, **given)
+    return ResumableDataLoader(Uneven(60) if dataset is None else dataset, batch_size, **given)
+
+
+def until_one_overtakes(loader: ResumableDataLoader, batches: Iterator[Any]) -> list[Any]:
+    """What comes until a batch came before one that is held up."""
+    seen = []
+    while not loader.state_dict().get("ahead"):
+        seen.append(plain(next(batches)))
+    return seen
 
 
 @pytest.mark.parametrize("engine", ["processes", "threads"])
-def test_batches_come_as_they_are_ready_each_as_it_is_in_order(engine):
+def test_batches_come_as_they_are_ready_each_as_it_is_in_order(engine, tmp_path):
     ordered = one_pass(make(in_order=True, engine=engine))
-    delivered = one_pass(make(engine=engine))
+    dataset = Gated(60, ordered[4][0], tmp_path / "gate")
+    loader = make(dataset, engine=engine)
+    batches = iter(loader)
+    delivered = until_one_overtakes(loader, batches)
+    dataset.gate.touch()
+    delivered += map(plain, batches)
     assert delivered != ordered
     assert sorted(delivered) == sorted(ordered)
 
@@ -149,12 +178,12 @@ def test_a_resume_at_any_point_delivers_the_rest(done, batch_size, in_order, num
     assert sorted(flat(one_pass(resumed))) == list(range(60))
 
 
-def test_worker_processes_keep_the_state_exact_too():
-    loader = make()
+def test_worker_processes_keep_the_state_exact_too(tmp_path):
+    dataset = Gated(60, one_pass(make(num_workers=0))[7][0], tmp_path / "gate")
+    loader = make(dataset)
     batches = iter(loader)
-    seen = [plain(next(batches)) for _ in range(7)]
-    while not loader.state_dict().get("ahead"):
-        seen.append(plain(next(batches)))
+    seen = until_one_overtakes(loader, batches)
+    dataset.gate.touch()
     resumed = make(num_workers=0)
     resumed.load_state_dict(loader.state_dict())
     assert sorted(flat(seen) + flat(one_pass(resumed))) == list(range(60))
@@ -172,18 +201,19 @@ def test_augmentation_belongs_to_the_position_whenever_it_comes():
 
 
 @pytest.mark.parametrize("stateful", [False, True])
-def test_a_users_sampler_is_resumed_around_what_came_early(stateful):
-    def of(**options: Any) -> ResumableDataLoader:
+def test_a_users_sampler_is_resumed_around_what_came_early(stateful, tmp_path):
+    def of(dataset: Any = None, **options: Any) -> ResumableDataLoader:
         torch.manual_seed(5)
         sampler = Stateful(60, 60) if stateful else Stateless(60)
-        return make(sampler=sampler, seed=1, engine="threads", **options)
+        return make(dataset, sampler=sampler, seed=1, engine="threads", **options)
 
     reference = flat(one_pass(of(in_order=True)))
-    loader = of()
+    late = next(n for p, n in enumerate(reference) if p > 12 and n not in reference[:p])
+    dataset = Gated(60, late, tmp_path / "gate")
+    loader = of(dataset)
     batches = iter(loader)
-    seen = [plain(next(batches)) for _ in range(4)]
-    while not loader.state_dict().get("ahead"):
-        seen.append(plain(next(batches)))
+    seen = until_one_overtakes(loader, batches)
+    dataset.gate.touch()
     resumed = of()
     resumed.load_state_dict(loader.state_dict())
     assert sorted(flat(seen) + flat(one_pass(resumed))) == sorted(reference)
@@ -239,17 +269,22 @@ def test_what_came_early_past_the_end_is_refused_or_cut():
 
 
 class SlowSecondLane(IterableDataset):
-    """Two lanes of five numbers; the second takes a while to begin."""
+    """Two lanes of five numbers; the second begins once a first lane has come to its end."""
+
+    def __init__(self, ended: Path) -> None:
+        self.ended = ended
 
     def __iter__(self):
         lane = get_worker_info().id
         if lane == 1:
-            time.sleep(1)
+            until(self.ended.exists, seconds=60)
         yield from range(5 * lane, 5 * lane + 5)
+        self.ended.touch()
 
 
-def test_a_slow_lane_of_an_iterable_does_not_hold_up_the_others():
-    loader = ResumableDataLoader(SlowSecondLane(), 1, num_workers=2, in_order=False)
+def test_a_slow_lane_of_an_iterable_does_not_hold_up_the_others(tmp_path):
+    dataset = SlowSecondLane(tmp_path / "ended")
+    loader = ResumableDataLoader(dataset, 1, num_workers=2, in_order=False)
     assert flat(one_pass(loader)) == list(range(10))
-    loader = ResumableDataLoader(SlowSecondLane(), 1, num_workers=2)
+    loader = ResumableDataLoader(dataset, 1, num_workers=2)
     assert flat(one_pass(loader)) == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 import warnings
 from typing import Any
 
@@ -17,6 +16,7 @@ from streamed import (
 )
 from support import one_pass, plain
 from torch.utils.data import IterableDataset, get_worker_info
+from watching import until
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import (
@@ -282,7 +282,7 @@ def test_a_slow_consumer_and_what_was_read_ahead():
     loader = ResumableDataLoader(StatefulShards([40]), 2, num_workers=1, prefetch_factor=8, seed=3)
     running = iter(loader)
     next(running)
-    time.sleep(0.3)  # by then all that fits has been read ahead
+    until(lambda: loader.stats().ready >= 8)  # all that fits has been read ahead
     state = loader.state_dict()
     assert state["lanes"]["each"]["0"]["dataset"] == {"i": 2}
     resumed = ResumableDataLoader(StatefulShards([40]), 2, seed=3)
