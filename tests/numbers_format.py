@@ -20,9 +20,16 @@ class Numbers(Format):
     name = "numbers"
     suffixes = (".numbers",)
 
-    def __init__(self, log: Path | None = None, *, seconds: float = 0, bad: int = -1) -> None:
+    def __init__(
+        self,
+        log: Path | None = None,
+        *,
+        seconds: float = 0,
+        bad: int = -1,
+        gate: Path | None = None,  # a file, before which no decoding ends
+    ) -> None:
         super().__init__(ReadOptions())
-        self.log, self.seconds, self.bad = log, seconds, bad
+        self.log, self.seconds, self.bad, self.gate = log, seconds, bad, gate
 
     def scan(self, file: ShardFile) -> Scanned:
         raise NotImplementedError
@@ -37,6 +44,8 @@ class Numbers(Format):
         if block.checksum == self.bad:
             raise ShardFormatError(f"{file.name} is damaged at {block.offset}.")
         time.sleep(self.seconds)
+        while self.gate is not None and not self.gate.exists():
+            time.sleep(0.002)  # for as long as the porter lives
         numbers = np.frombuffer(file.read(block.offset, block.size), np.int64)
         with to.open("wb") as decoded:
             decoded.write((numbers + 1).tobytes())

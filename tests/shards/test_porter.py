@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -242,7 +243,10 @@ def read_all(porter: Porter, start: int, out: str) -> None:
     Path(out).write_text("done")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.soak)],  # it pickles as spawn
+)
 def test_workers_share_the_porter_and_each_block_is_decoded_once(tmp_path, index, method):
     porter = make(tmp_path, index, Numbers(tmp_path / "log", seconds=0.01))
     porter.path(0)
@@ -316,14 +320,19 @@ def test_threads_of_a_process_wait_for_their_own_blocks_only(tmp_path, index):
 
 def test_a_request_comes_before_work_ahead(tmp_path):
     index = written(tmp_path / "source", 200)
-    porter = make(tmp_path, index, Numbers(tmp_path / "log", seconds=0.02))
+    porter = make(tmp_path, index, Numbers(tmp_path / "log", gate=tmp_path / "gate"))
     plan = Plan(length=len(index), batch_size=4)
     order = SideBySide(200, 16, 1)
     last = int(order.indices(0, np.array([order.length - 1]))[0]) // 16
     porter.announce(order, 0, 0, order.length, plan)
-    until((tmp_path / "log").exists)
-    porter.path(last)
-    assert len(decodings(tmp_path)) < 100
+    until((tmp_path / "log").exists, seconds=60)
+    with ThreadPoolExecutor(1) as pool:
+        path = pool.submit(porter.path, last)
+        until(lambda: porter.stats()["waits"] == 1, seconds=60)  # the porter knows of it
+        (tmp_path / "gate").touch()
+        path.result(60)
+    # Those that were begun come first, as many as the porter has threads, and then this one.
+    assert decodings(tmp_path).index(last) < 100
     porter.close()
 
 

@@ -6,16 +6,20 @@ Each run then has blocks of its own, says so, and leaves nothing behind.
 
 import fcntl
 import gc
-import subprocess
-import sys
+import multiprocessing
+import os
+import signal
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 from porters import porter_pids, tidy
 from support import one_pass
-from watching import environment, run_script, until
+from watching import run_script, until
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import ShardWarning
@@ -32,14 +36,6 @@ def flock(file, how, lock=fcntl.flock):
     lock(file, how)
 
 fcntl.flock = flock
-"""
-
-JOB = """
-import sys
-from dataporter.shards import ShardedDataset
-corpus = ShardedDataset(sys.argv[1], cache=f"{sys.argv[2]}/cache", index=f"{sys.argv[2]}/index")
-print(corpus[0]["id"], flush=True)
-sys.stdin.readline()
 """
 
 # It ends while its porter is decoding.
@@ -100,22 +96,39 @@ def test_each_run_has_blocks_of_its_own_says_so_and_removes_them(folder, texts):
     assert own_folders(folder) == []
 
 
+def _read_one(folder: Path, texts: Path, out: Connection) -> None:
+    warnings.simplefilter("ignore", ShardWarning)
+    corpus = ShardedDataset(texts, cache=folder / "cache", index=folder / "index")
+    out.send(corpus[0]["id"])
+    out.recv()
+
+
 @contextmanager
-def begun(folder: Path, texts: Path) -> Iterator[subprocess.Popen]:
+def begun(folder: Path, texts: Path) -> Iterator[BaseProcess]:
     """A job that has read a sample. It ends after this."""
-    command = [sys.executable, "-W", "ignore", "-c", JOB, str(texts), str(folder)]
-    with subprocess.Popen(
-        command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as job:
-        assert job.stdout.readline() == b"0\n"
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    job = context.Process(target=_read_one, args=(folder, texts, there))
+    job.start()
+    there.close()
+    try:
+        assert here.recv() == 0
         yield job
+    finally:
+        with suppress(OSError):  # it was killed
+            here.send(None)
+        job.join()
 
 
 def test_the_next_run_removes_the_blocks_of_a_killed_one_and_no_others(folder, texts):
     with begun(folder, texts) as running:
+        others = set(porter_pids())
         with begun(folder, texts) as killed:
             assert len(own_folders(folder)) == 2
+            (porter,) = set(porter_pids()) - others
             killed.kill()
+            killed.join()
+            os.kill(porter, signal.SIGKILL)  # it would wait for some seconds for its run
         until(lambda: len(porter_pids()) == 1)  # else its blocks might come again
         assert len(own_folders(folder)) == 2
         with begun(folder, texts) as following:

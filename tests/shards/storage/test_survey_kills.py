@@ -9,8 +9,6 @@ import json
 import random
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,14 +16,13 @@ import psutil
 import pytest
 from faulty_proxy import FaultyProxy
 from porters import tidy
-from watching import environment, until
+from watching import environment, is_running, until
 
 from dataporter.errors import ShardError
 from dataporter.shards import ShardedDataset
 
 FILES = 60
 THREADS = 16  # that index files at a time
-LATENCY = 0.05  # seconds of each request
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +41,7 @@ def many(server):
 
 @pytest.fixture
 def open_many(many, proxy: FaultyProxy, tmp_path):
-    """Open the files through the proxy, which is slow enough to kill somebody meanwhile."""
-    proxy.latency = LATENCY
+    """Open the files through the proxy."""
 
     def open_one() -> ShardedDataset:
         options = many.through(proxy.url).options
@@ -89,44 +85,39 @@ def assert_complete(corpus: ShardedDataset, folder: Path) -> None:
     assert [path.suffix for path in (folder / "index").iterdir()] == [".arrow"]
 
 
-def test_a_killed_survey_is_an_error_and_the_next_one_goes_on(open_many, proxy, tmp_path):
+def killed_after(open_many, proxy: FaultyProxy, folder: Path, files: int) -> None:
+    """Open the files, and kill the survey when it has indexed some of them. No more are answered.
+
+    A request is for a file, or for the list of them.
+    """
+    proxy.fault("hold", path=".jsonl", after=files)
+    known = len(journalled(folder))
     with ThreadPoolExecutor(1) as pool:
         opened = pool.submit(open_many)
-        until(lambda: len(journalled(tmp_path / "index")) >= 10)
+        until(lambda: len(journalled(folder)) == known + files, seconds=60)
         (survey,) = surveys(psutil.Process())
         survey.kill()
         with pytest.raises(ShardError, match=r"died.* Open the dataset again: what was .* is kept"):
-            opened.result(timeout=30)
+            opened.result(timeout=60)
+    proxy.faults.clear()
+
+
+def test_a_killed_survey_is_an_error_and_the_next_one_goes_on(open_many, proxy, tmp_path):
+    killed_after(open_many, proxy, tmp_path / "index", 20)
     kept = journalled(tmp_path / "index")
-    assert 10 <= len(kept) < FILES
+    assert len(kept) == 20
     proxy.heal()
     corpus = open_many()
     assert requested(proxy).keys() == {f"{number:02}.jsonl" for number in range(FILES)} - kept
     assert_complete(corpus, tmp_path)
 
 
-def test_surveys_killed_at_random_moments_lose_only_files_in_flight(open_many, proxy, tmp_path):
-    chance, kills, stop = random.Random(3), 0, threading.Event()
-
-    def kill() -> None:
-        nonlocal kills
-        while not stop.wait(chance.uniform(0.2, 0.6)):  # the moment is what is drawn
-            for survey in surveys(psutil.Process()) if kills < 3 else []:
-                survey.kill()
-                kills += 1
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        deadline, corpus = time.monotonic() + 60, None
-        while corpus is None and time.monotonic() < deadline:
-            with contextlib.suppress(ShardError):
-                corpus = open_many()
-    finally:
-        stop.set()
-        thread.join()
+def test_surveys_killed_at_random_places_lose_only_files_in_flight(open_many, proxy, tmp_path):
+    chance, kills = random.Random(3), 3
+    for _ in range(kills):
+        killed_after(open_many, proxy, tmp_path / "index", chance.randrange(1, 18))
+    corpus = open_many()
     counts = requested(proxy)
-    assert kills > 0
     assert len(counts) == FILES
     assert sum(counts.values()) <= FILES + kills * THREADS
     assert_complete(corpus, tmp_path)
@@ -143,15 +134,15 @@ ShardedDataset("s3://survey-bucket/many/", index=sys.argv[1], storage_options=op
 def test_a_survey_ends_with_the_process_that_it_works_for(open_many, many, proxy, tmp_path):
     options = many.through(proxy.url).options
     given = [text for pair in options.items() for text in pair]
+    proxy.fault("hold", path=".jsonl", after=20)  # else it might end by itself
     job = subprocess.Popen(
         [sys.executable, "-c", OPENING, tmp_path / "index", *given], env=environment()
     )
-    until(lambda: len(journalled(tmp_path / "index")) >= 10)
+    until(lambda: len(journalled(tmp_path / "index")) == 20, seconds=60)
     (survey,) = surveys(psutil.Process(job.pid))
-    proxy.fault("stall")  # else it might end by itself
     job.kill()
     job.wait()
-    until(lambda: not survey.is_running(), seconds=5)
+    until(lambda: not is_running(survey.pid), seconds=60)
     kept = journalled(tmp_path / "index")
     proxy.heal()
     corpus = open_many()
