@@ -169,7 +169,7 @@ def make_verified():
 
 
 def test_verify_says_exact():
-    report = verify(make_verified, batches=12, seconds=100, points=1, workers=[1])
+    report = verify(make_verified, batches=12, seconds=1000, points=1, workers=[1])
     assert report.is_exact, report
 
 

@@ -450,7 +450,7 @@ def make_verified():
 
 
 def test_verify_says_exact():
-    report = verify(make_verified, batches=12, seconds=100, points=1, workers=[1], batch_sizes=[5])
+    report = verify(make_verified, batches=12, seconds=1000, points=1, workers=[1], batch_sizes=[5])
     assert report.is_exact, report
 
 
@@ -459,7 +459,7 @@ def make_verified_from_one():
 
 
 def test_verify_says_exact_of_batches_from_one_part_and_leaves_other_sizes_out():
-    report = verify(make_verified_from_one, batches=12, seconds=100, points=1, workers=[1])
+    report = verify(make_verified_from_one, batches=12, seconds=1000, points=1, workers=[1])
     assert report.is_exact, report
     assert "Mixture chooses samples for batches of this size" in str(report)
 

@@ -147,7 +147,7 @@ def make_loader():
 def test_verify_says_exact_of_packed_files(corpus_folder, monkeypatch):
     monkeypatch.setenv("PACKED_CORPUS", str(corpus_folder))
     options = {"workers": (2,), "batch_sizes": (5,), "world_sizes": (2,)}
-    report = verify(make_loader, batches=6, points=1, **options)
+    report = verify(make_loader, batches=6, points=1, seconds=1000, **options)
     assert report.is_exact, str(report)
 
 

@@ -162,13 +162,13 @@ def make_over_a_list():
 
 def test_verify_leaves_the_evaluation_of_a_filter_alone():
     options = {"workers": [1], "batch_sizes": [5], "world_sizes": [2]}
-    report = verify(make_over_a_list, batches=8, points=1, seconds=60, **options)
+    report = verify(make_over_a_list, batches=8, points=1, seconds=1000, **options)
     assert report.is_exact, report
 
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_verify_says_exact_of_a_filtered_corpus(lines, lazy):
-    report = verify(lambda: corpus_loader(lines, lazy=lazy), batches=12, points=2, seconds=60)
+    report = verify(lambda: corpus_loader(lines, lazy=lazy), batches=12, points=2, seconds=1000)
     assert report.is_exact, report
     assert str(report).splitlines()[-1].startswith("EXACT")
 
