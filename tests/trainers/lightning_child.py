@@ -1,7 +1,7 @@
 """A training in Lightning of its own process.
 
     lightning_child.py FOLDER kill    ends by SIGKILL in the middle of the second epoch
-    lightning_child.py FOLDER pause   goes on for a while, slowly, until it is asked to pause
+    lightning_child.py FOLDER pause   waits after some steps until it was asked to pause
     lightning_child.py FOLDER share   likewise, and Lightning starts another rank
 
 It logs every step to `steps.jsonl` (and that rank to `steps1.jsonl`) and leaves checkpoints.
@@ -23,6 +23,7 @@ from lightning_training import Module, make_loader, make_trainer, pl
 from dataporter.trainers.lightning import PauseCallback
 
 LAST_STEP = 11
+WAITS_AFTER = 6  # steps
 SEED = 1
 
 torch.set_num_threads(1)
@@ -35,16 +36,22 @@ class Killed(Module):
         return super().training_step(batch)
 
 
-class Slow(Module):
+class Waiting(Module):
+    """Waits in its seventh step, until its parent has sent the signal that pauses it."""
+
     def training_step(self, batch):
-        time.sleep(0.05)
+        if len(self.steps) == WAITS_AFTER:
+            deadline = time.monotonic() + 100
+            while not self.log_file.with_name("signalled").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
         return super().training_step(batch)
 
 
 def main(folder, how):
     rank = os.environ.get("LOCAL_RANK", "0")
     log = folder / ("steps.jsonl" if rank == "0" else "steps1.jsonl")
-    module = (Killed if how == "kill" else Slow)(log)
+    module = (Killed if how == "kill" else Waiting)(log)
     torch.manual_seed(SEED + int(rank))
     loader = make_loader(num_workers=1)
     pause = PauseCallback(folder)

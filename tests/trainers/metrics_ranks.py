@@ -7,7 +7,6 @@ Forks 1, 2 and 3 ranks in turn. What each found is left as FOLDER/WORLD_SIZE-RAN
 
 import json
 import os
-import socket
 import sys
 import traceback
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import lightning as pl
 import torch
 import torchmetrics
+from ports import reserved_port
 
 from dataporter import ResumableDataLoader
 from dataporter.trainers.accelerate import Accelerator
@@ -86,15 +86,10 @@ def fork_rank(*arguments):
     return pid
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 if __name__ == "__main__":
     for size in (1, 2, 3):
-        port = free_port()
-        ranks = [fork_rank(rank, size, port, Path(sys.argv[1])) for rank in range(size)]
-        if any(os.waitpid(pid, 0)[1] for pid in ranks):
+        with reserved_port() as port:
+            ranks = [fork_rank(rank, size, port, Path(sys.argv[1])) for rank in range(size)]
+            statuses = [os.waitpid(pid, 0)[1] for pid in ranks]
+        if any(statuses):
             sys.exit(f"a rank of {size} failed")

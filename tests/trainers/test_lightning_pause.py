@@ -16,7 +16,7 @@ from dataporter import OptionError, OptionTypeError, ResumableDataLoader
 from dataporter.trainers.lightning import PauseCallback
 
 CHILD = Path(__file__).with_name("lightning_child.py")
-LAST_STEP, SEED = 11, 1  # of the child
+LAST_STEP, WAITS_AFTER, SEED = 11, 6, 1  # of the child
 STEPS = 6 * 8
 
 
@@ -47,7 +47,7 @@ def fit(folder, pause=None, path=None, *, seed=SEED):
 
 
 def check_killed(folder, child):
-    _, errors = child.communicate(timeout=120)
+    _, errors = child.communicate(timeout=100)
     assert child.returncode == -signal.SIGKILL, errors
     before = logged(folder)
     assert len(before) == LAST_STEP
@@ -60,17 +60,23 @@ def check_killed(folder, child):
     assert after == whole[9:]
 
 
-def check_paused(folder, child):
-    until(lambda: len(logged(folder)) >= 5 or child.poll() is not None, seconds=120)
+def pause_waiting(folder, child):
+    """Pause a training that waits for it after some steps; what it wrote to stderr."""
+    until(lambda: len(logged(folder)) >= WAITS_AFTER or child.poll() is not None, seconds=100)
     child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=120)
+    (folder / "signalled").touch()
+    return child.communicate(timeout=100)[1]
+
+
+def check_paused(folder, child):
+    errors = pause_waiting(folder, child)
     assert child.returncode == 0, errors
     assert "Traceback" not in errors
     before = logged(folder)
     pause = PauseCallback(folder)
     assert pause.newest() == folder / "pause.ckpt"
     after = fit(folder, pause, pause.newest(), seed=2)
-    assert 5 <= len(before) < STEPS
+    assert WAITS_AFTER <= len(before) < STEPS
     assert before + after == fit(folder)
     assert pause.newest() is None  # nothing is left to go on with
 
@@ -112,14 +118,12 @@ def test_lightnings_own_second_process_is_paused_with_the_first_and_goes_on_with
     folder = tmp_path / "share"
     child = start(folder, "share")
     try:
-        until(lambda: len(logged(folder)) >= 6 or child.poll() is not None, seconds=120)
-        child.send_signal(signal.SIGTERM)
-        _, errors = child.communicate(timeout=120)
+        errors = pause_waiting(folder, child)
         assert child.returncode == 0, errors
         before = len(logged(folder))
-        assert 6 <= before == len(logged(folder, "steps1.jsonl")) < 24
+        assert WAITS_AFTER <= before == len(logged(folder, "steps1.jsonl")) < 24
         child = start(folder, "share")
-        _, errors = child.communicate(timeout=120)
+        _, errors = child.communicate(timeout=100)
         assert child.returncode == 0, errors
     finally:
         child.kill()

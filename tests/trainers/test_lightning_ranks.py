@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,17 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from lightning_training import SAMPLES, Module, SaveAt, Shards, make_loader, make_trainer
+from ports import reserved_port
 
 from dataporter.trainers.lightning import ResumeCallback
 
 RANKS = Path(__file__).with_name("lightning_ranks.py")
 BATCHES = 4  # of a rank, in an epoch
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def fit(folder, callbacks, path=None, seed=1, make=make_loader):
@@ -31,12 +25,8 @@ def fit(folder, callbacks, path=None, seed=1, make=make_loader):
     return module.steps
 
 
-def run_ranks(folder):
-    """Return the answers of two ranks, and of one rank that continues their run."""
-    saver = SaveAt(folder / "one", ["on_train_batch_end"])
-    alone = fit(folder, [saver])
-    _, made, path = saver.saved[2]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NODE_RANK": "0"}
+def run_both(folder, path, port):
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0"}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", str(RANKS), str(folder), str(path)],
@@ -49,11 +39,21 @@ def run_ranks(folder):
     ]
     try:
         for child in ranks:
-            _, errors = child.communicate(timeout=200)
+            _, errors = child.communicate(timeout=100)
             assert child.returncode == 0, errors
     finally:
         for child in ranks:
             child.kill()
+            child.wait()
+
+
+def run_ranks(folder):
+    """Return the answers of two ranks, and of one rank that continues their run."""
+    saver = SaveAt(folder / "one", ["on_train_batch_end"])
+    alone = fit(folder, [saver])
+    _, made, path = saver.saved[2]
+    with reserved_port() as port:
+        run_both(folder, path, port)
     answers = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
     return {"ranks": answers, "alone": alone[:made], "folder": folder}
 
