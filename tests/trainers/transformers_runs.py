@@ -81,6 +81,8 @@ class Model(nn.Module):
     def note(self, ids: list[int], loss: float) -> None:
         self.seen.append((ids, loss))
         if len(self.seen) == self.kill_at:
+            if torch.distributed.is_initialized():
+                torch.distributed.barrier()  # all have logged the batch before
             os.kill(os.getpid(), signal.SIGKILL)
         if self.log is not None:
             with self.log.open("a") as lines:
