@@ -48,6 +48,13 @@ def steps_of(folder: Path, rank: int) -> list[Step]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
+def before_and_after(steps: list[Step]) -> tuple[list[Step], list[Step]]:
+    """The steps of a rank that was started again, split where it begins to repeat some."""
+    numbers = [step["step"] for step in steps]
+    again = next(place for place in range(1, len(steps)) if numbers[place] <= numbers[place - 1])
+    return steps[:again], steps[again:]
+
+
 def kept(steps: list[Step]) -> list[int]:
     """The ids of the steps that led to the end: those that no later start has made again."""
     ids: list[int] = []
