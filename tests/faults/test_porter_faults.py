@@ -1,5 +1,6 @@
 """Porters, workers and whole jobs are killed, disks fill up: nobody sees it in the data."""
 
+import itertools
 import multiprocessing
 import os
 import random
@@ -57,18 +58,24 @@ def test_a_killed_porter_is_replaced(tmp_path, index):
 def test_a_porter_killed_while_it_decodes_is_replaced_and_its_part_is_used_or_removed(
     tmp_path, index
 ):
-    porter = make(tmp_path, index, seconds=0.2)
+    porter = make(tmp_path, index, seconds=0.1)
+    killed = threading.Event()
 
     def kill() -> None:
-        until(lambda: list(porter._folder.glob("*.tmp")))
-        os.kill(porter_pids()[0], signal.SIGKILL)
+        until(lambda: list(porter._folder.glob("*.tmp")), seconds=60)
+        for pid in porter_pids():
+            os.kill(pid, signal.SIGKILL)
+        killed.set()
 
     thread = threading.Thread(target=kill)
     thread.start()
-    assert porter.map(3)[:] == expected(index, 3)
+    blocks: list[int] = []
+    while not killed.is_set() or not blocks:  # a busy machine may miss it at the first ones
+        blocks.append(len(blocks))
+        assert porter.map(blocks[-1])[:] == expected(index, blocks[-1])
     thread.join()
     assert not list(porter._folder.glob("*.tmp"))
-    assert np.fromfile(porter._folder / "sizes", np.int64).nonzero()[0].tolist() == [3]
+    assert np.fromfile(porter._folder / "sizes", np.int64).nonzero()[0].tolist() == blocks
     porter.close()
 
 
@@ -96,9 +103,11 @@ def test_an_announcement_alone_replaces_a_killed_porter(tmp_path, index):
     porter.close()
 
 
-def read_again_and_again(porter: Porter, seed: int, out: str) -> None:
+def read_again_and_again(porter: Porter, seed: int, out: str, enough: Path) -> None:
     chance = random.Random(seed)
-    for _ in range(120):
+    for number in itertools.count():
+        if number >= 120 and enough.exists():
+            break
         block = chance.randrange(BLOCKS)
         assert porter.map(block)[:] == expected(porter._index, block)
     Path(out).write_text("done")
@@ -107,9 +116,9 @@ def read_again_and_again(porter: Porter, seed: int, out: str) -> None:
 def test_porters_killed_at_random_moments_change_nothing(tmp_path, index):
     porter = make(tmp_path, index, cache_bytes=6 * 128, seconds=0.002)
     context = multiprocessing.get_context("fork")
-    outs = [tmp_path / f"out{n}" for n in range(2)]
+    outs, enough = [tmp_path / f"out{n}" for n in range(2)], tmp_path / "enough"
     workers = [
-        context.Process(target=read_again_and_again, args=(porter, n, str(out)))
+        context.Process(target=read_again_and_again, args=(porter, n, str(out), enough))
         for n, out in enumerate(outs)
     ]
     for worker in workers:
@@ -126,6 +135,7 @@ def test_porters_killed_at_random_moments_change_nothing(tmp_path, index):
                     if decoded_by(pid):
                         os.kill(pid, signal.SIGKILL)
                         killed.append(pid)
+                        enough.touch()
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -134,7 +144,6 @@ def test_porters_killed_at_random_moments_change_nothing(tmp_path, index):
     stop.set()
     thread.join()
     assert [out.read_text() for out in outs] == ["done"] * 2
-    assert killed
     porter.close()
     until(lambda: not porter_pids())
     cache = BlockCache(porter._folder, BLOCKS, 6 * 128)
@@ -145,7 +154,7 @@ def test_porters_killed_at_random_moments_change_nothing(tmp_path, index):
 
 
 JOB = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from numbers_format import Numbers, written
 from dataporter.shards.porter import Porter
@@ -160,6 +169,7 @@ os.wait()
 print("ready", flush=True)
 for block in range(2, 24):
     porter.path(block)
+time.sleep(60)  # until it is killed
 """
 
 
@@ -175,7 +185,7 @@ def test_a_killed_job_leaves_no_porter_and_a_cache_that_the_next_one_uses(tmp_pa
     job.wait()
     assert job.stdout.read() == b""  # at once: the porter holds no pipe of the job
     job.stdout.close()
-    until(lambda: not porter_pids(), seconds=15)
+    until(lambda: not porter_pids(), seconds=60)
     source = tmp_path / "source" / "data.numbers"
     modified = source.stat().st_mtime_ns
     index = written(source.parent, BLOCKS)  # the same bytes, so only the time has to be put back
@@ -205,7 +215,7 @@ def test_ctrl_c_ends_a_job_without_noise_of_the_porter(tmp_path):
     _, errors = job.communicate()
     assert errors.count(b"Traceback") == 1
     assert errors.rstrip().endswith(b"KeyboardInterrupt")
-    until(lambda: not porter_pids(), seconds=5)
+    until(lambda: not porter_pids(), seconds=60)
 
 
 def test_a_worker_that_dies_while_it_waits_harms_nobody(tmp_path, index):
@@ -215,7 +225,7 @@ def test_a_worker_that_dies_while_it_waits_harms_nobody(tmp_path, index):
     for block in range(1, 4):
         worker = context.Process(target=porter.path, args=(block,))
         worker.start()
-        until(lambda b=block: list(porter._folder.glob(f"{b:08}.tmp")))
+        until(lambda b=block: list(porter._folder.glob(f"{b:08}*")))  # it or its part
         worker.kill()
         worker.join()
     assert porter.map(5)[:] == expected(index, 5)
