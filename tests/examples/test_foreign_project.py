@@ -25,12 +25,12 @@ def project(tmp_path_factory):
 
 def in_both(project, *arguments):
     """Run a command piped and in a terminal; what both have shown."""
-    done = piped(*COMMAND, *arguments, cwd=project)
+    one_hash = {"PYTHONHASHSEED": "0"}  # then verify starts fewer interpreters
+    done = piped(*COMMAND, *arguments, cwd=project, **one_hash)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
-    # With one hash of strings, verify starts fewer interpreters.
-    terminal = in_terminal(*COMMAND, *arguments, cwd=project, PYTHONHASHSEED="0")
+    terminal = in_terminal(*COMMAND, *arguments, cwd=project, **one_hash)
     assert terminal.status() == 0
     assert terminal.widest() <= 80
     return done.stdout, terminal.text()
