@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import queue
 import tempfile
 from collections.abc import Callable
@@ -15,11 +16,18 @@ import torch.distributed as dist
 
 def on_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Run `work(rank, *arguments)` on every rank of a new gloo group; what each returned."""
-    context = multiprocessing.get_context("spawn")
+    # A fork server imports torch once, for the ranks of all tests; it has not heard of what the
+    # environment has become since.
+    multiprocessing.set_forkserver_preload(["torch.distributed", "dataporter"])
+    context = multiprocessing.get_context("forkserver")
+    environment = dict(os.environ)
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
-            context.Process(target=_rank, args=(rank, world_size, folder, answers, work, arguments))
+            context.Process(
+                target=_rank,
+                args=(rank, world_size, folder, answers, environment, work, arguments),
+            )
             for rank in range(world_size)
         ]
         for process in ranks:
@@ -39,7 +47,9 @@ def on_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> list
     return [found[rank] for rank in range(world_size)]
 
 
-def _rank(rank, world_size, folder, answers, work, arguments):
+def _rank(rank, world_size, folder, answers, environment, work, arguments):
+    os.environ.clear()
+    os.environ.update(environment)
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
