@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataporter.law import Plan, ShuffledOrder, Topology
@@ -82,6 +82,7 @@ def run_of(order, samples):
     ]
 
 
+@settings(max_examples=40)  # each walks through a run
 @given(mixture=mixtures(), group=st.integers(1, 5))
 def test_every_position_is_what_a_walk_from_the_start_finds(mixture, group):
     lengths, schedule, epoch = mixture
@@ -99,6 +100,7 @@ def test_positions_may_be_asked_for_in_any_order_and_number(mixture, data):
     assert order.indices(epoch, np.array(some, dtype=np.int64)).tolist() == whole[some].tolist()
 
 
+@settings(max_examples=40)  # each walks through a run
 @given(mixture=mixtures())
 def test_each_part_is_read_whole_before_any_of_it_comes_again(mixture):
     lengths, _, _ = mixture
@@ -132,6 +134,7 @@ def test_counts_are_those_of_the_run(mixture, group, position):
     assert list(order.counts(epoch, at).values()) == expected
 
 
+@settings(max_examples=40)  # each walks through a run
 @given(
     mixture=mixtures(),
     group=st.integers(1, 4),
@@ -206,6 +209,7 @@ def test_a_batch_from_one_part_is_from_one_part_on_any_ranks_in_any_epoch(
 # Resumes
 
 
+@settings(max_examples=40)  # each walks through a run
 @given(mixture=mixtures(), later=st.data(), at=st.integers(1, 200))
 def test_other_weights_hold_from_the_resume_on_and_nothing_is_repeated_or_skipped(
     mixture, later, at
@@ -221,6 +225,7 @@ def test_other_weights_hold_from_the_resume_on_and_nothing_is_repeated_or_skippe
     assert run_of(resumed, 300) == model(lengths, [*past, (at, new)], 300) or past[-1][1] == new
 
 
+@settings(max_examples=40)  # each walks through a run
 @given(mixture=mixtures(), at=st.integers(0, 200))
 def test_a_resume_with_the_same_weights_changes_nothing(mixture, at):
     saved, now = order_of(make(*mixture)), order_of(make(*mixture))
@@ -229,6 +234,7 @@ def test_a_resume_with_the_same_weights_changes_nothing(mixture, at):
     assert resumed.id == saved.id
 
 
+@settings(max_examples=40)  # each walks through a run
 @given(mixture=mixtures(), at=st.lists(st.integers(1, 60), min_size=1, max_size=4), data=st.data())
 def test_chains_of_resumes_with_changes_are_one_run(mixture, at, data):
     lengths, schedule, _ = mixture
