@@ -52,3 +52,8 @@ def test_decimals_are_kept_exactly(turns):
     scaled = [turn / 1000 for turn in turns]
     total, found = sum(turns), as_integers(scaled)
     assert [each * total for each in found] == [turn * sum(found) for turn in turns]
+
+
+def test_weights_of_very_many_parts_keep_their_proportions():
+    # Too many for a period of 10,000 places: each part would have one.
+    assert as_integers([1.0000001, 3.0000002] * 6_000) == (1, 3) * 6_000
