@@ -29,9 +29,9 @@ def lines(log: Path) -> list[dict]:
 
 def test_a_run_that_was_killed_resumes_to_the_same_samples_and_losses(tmp_path):
     command = [sys.executable, str(EXAMPLE), "--output", str(tmp_path / "run")]
-    killed = subprocess.run([*command, "--kill-at", "11"], check=False, timeout=120)
+    killed = subprocess.run([*command, "--kill-at", "11"], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
-    resumed = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+    resumed = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True)
     assert resumed.returncode == 0, resumed.stderr
     assert "| 8/13 [" in resumed.stderr  # where the bar begins
     spec = importlib.util.spec_from_file_location("accelerate_loop", EXAMPLE)

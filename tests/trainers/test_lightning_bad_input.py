@@ -155,7 +155,7 @@ def test_lightning_missing_or_too_old_is_an_error_that_names_the_extra(tmp_path)
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     bound = least("lightning", "lightning")

@@ -48,7 +48,7 @@ def test_a_default_trainer_is_paused_and_resumed_without_rich_under_both_names(t
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     answers = [line for line in done.stdout.splitlines() if line.startswith("found ")]

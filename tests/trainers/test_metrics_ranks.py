@@ -14,7 +14,7 @@ def test_accelerate_and_lightning_count_every_sample_once_on_any_number_of_ranks
         [sys.executable, "-W", "ignore", RANKS, tmp_path],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stderr

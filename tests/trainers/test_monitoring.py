@@ -118,7 +118,7 @@ def folder(tmp_path_factory) -> Path:
         },
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=110,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

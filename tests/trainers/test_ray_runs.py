@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -10,18 +9,18 @@ import pytest
 from launching import EXAMPLES, RAY, finished, started
 from tracked import numbered_rows
 from two_ranks import kept, steps_of
-from watching import environment
+from watching import environment, until
+
+ray_takes_time = pytest.mark.long(400, reason="Ray starts a controller and workers, twice")
 
 
 @pytest.mark.soak
+@ray_takes_time
 def test_a_run_that_was_killed_with_all_its_processes_goes_on_in_a_new_one(tmp_path):
     command = (EXAMPLES / "ray_train.py", "--folder", tmp_path)
     with started(*command, "--kill-after", 13, **RAY) as process:
-        deadline = time.monotonic() + 120
-        while len(steps_of(tmp_path, 1)) < 13:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: len(steps_of(tmp_path, 1)) >= 13 or process.poll() is not None, seconds=120)
+        assert process.poll() is None
         os.killpg(process.pid, signal.SIGKILL)  # while Ray is about to start its workers again
     before = [len(steps_of(tmp_path, rank)) for rank in (0, 1)]
     with started(*command, **RAY) as process:
@@ -35,6 +34,7 @@ def test_a_run_that_was_killed_with_all_its_processes_goes_on_in_a_new_one(tmp_p
 
 
 @pytest.mark.soak
+@ray_takes_time
 @pytest.mark.parametrize("kind", ["lanes", "files"])
 def test_data_is_restored_to_workers_of_which_one_was_killed(kind, tmp_path):
     numbered_rows(tmp_path / "rows.parquet", 200, rows=2)
