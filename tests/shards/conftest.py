@@ -12,6 +12,8 @@ collect_ignore_glob = ["fixtures/*.py"]  # scripts, for packages that the tests 
 def _own_cache_folder(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    # A porter on a busy machine has time to tell its counters.
+    patch.setattr("dataporter.shards.porter._PATIENCE", 60.0)
     yield
     patch.undo()
 

@@ -63,7 +63,7 @@ def test_a_warm_cache_needs_no_porter(tmp_path, index):
     porter = make(tmp_path, index)
     porter.path(1)
     porter.close()
-    until(lambda: not porter_pids())
+    until(lambda: not porter_pids(), seconds=60)
     again = make(tmp_path, index)
     assert again.map(1)[:] == expected(index, 1)
     assert not porter_pids()
@@ -84,7 +84,7 @@ def test_all_of_an_announced_order_is_decoded_ahead(tmp_path, index):
     porter = make(tmp_path, index)
     plan = Plan(length=len(index), batch_size=4)
     porter.announce(ShuffledOrder(len(index)), 0, 0, len(index), plan)
-    until(lambda: porter.stats()["decoded"] == BLOCKS)
+    until(lambda: porter.stats().get("decoded") == BLOCKS, seconds=60)
     assert sorted(decodings(tmp_path)) == list(range(BLOCKS))
     assert porter.stats()["waits"] == 0
     porter.close()
@@ -109,7 +109,7 @@ def test_decoding_ahead_keeps_to_the_cache_however_blocks_are_estimated(tmp_path
         stats, blocks = porter.stats(), list(porter._folder.glob("*.block"))
         return stats["evicted"] == stats["decoded"] - len(blocks)
 
-    until(is_counted)
+    until(is_counted, seconds=60)
     assert porter.stats()["decoded"] < 3 * BLOCKS  # some of the data stays for the next epoch
     porter.close()
 
@@ -121,7 +121,7 @@ def test_a_run_with_a_smaller_cache_evicts_what_a_larger_one_has_left(tmp_path, 
     larger.close()
     porter = make(tmp_path, index, cache_bytes=12 * 128)
     porter.announce(SideBySide(BLOCKS, 16, 2), 0, 0, 4, Plan(length=len(index), batch_size=4))
-    until(lambda: porter.stats()["evicted"] == BLOCKS - 12)
+    until(lambda: porter.stats().get("evicted") == BLOCKS - 12, seconds=60)
     assert len(list(porter._folder.glob("*.block"))) == 12
     porter.close()
 
@@ -328,7 +328,7 @@ def test_a_request_comes_before_work_ahead(tmp_path):
     until((tmp_path / "log").exists, seconds=60)
     with ThreadPoolExecutor(1) as pool:
         path = pool.submit(porter.path, last)
-        until(lambda: porter.stats()["waits"] == 1, seconds=60)  # the porter knows of it
+        until(lambda: porter.stats().get("waits") == 1, seconds=60)  # the porter knows of it
         (tmp_path / "gate").touch()
         path.result(60)
     # Those that were begun come first, as many as the porter has threads, and then this one.
@@ -341,7 +341,7 @@ def test_a_dropped_dataset_ends_its_porter_without_a_zombie(tmp_path, index):
     porter.path(0)
     process = porter._state.process
     del porter
-    until(lambda: not porter_pids())
+    until(lambda: not porter_pids(), seconds=60)
     assert process.returncode == 0
     assert not Path(f"/proc/{process.pid}").exists()
 

@@ -308,7 +308,7 @@ def test_no_porter_outlives_its_dataset(texts, tmp_path):
     assert corpus[0]["id"] == 0
     assert porters()
     del corpus
-    until(lambda: not porters())
+    until(lambda: not porters(), seconds=60)
 
 
 def test_a_dataset_can_be_pickled(texts):
@@ -328,7 +328,7 @@ def test_files_that_can_be_mapped_are_not_decoded_beside_files_that_cannot(tmp_p
             (tmp_path / f"{number}.jsonl").write_text(rows)
     corpus = ShardedDataset(tmp_path, cache=tmp_path / "cache")
     assert sorted(ids(loader_of(corpus))) == list(range(80))
-    until(lambda: len(list((tmp_path / "cache").rglob("*.block"))) == 4)
+    until(lambda: len(list((tmp_path / "cache").rglob("*.block"))) == 4, seconds=60)
     assert sorted(ids(loader_of(corpus))) == list(range(80))
     assert len(list((tmp_path / "cache").rglob("*.block"))) == 4
 

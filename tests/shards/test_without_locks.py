@@ -129,7 +129,7 @@ def test_the_next_run_removes_the_blocks_of_a_killed_one_and_no_others(folder, t
             killed.kill()
             killed.join()
             os.kill(porter, signal.SIGKILL)  # it would wait for some seconds for its run
-        until(lambda: len(porter_pids()) == 1)  # else its blocks might come again
+        until(lambda: len(porter_pids()) == 1, seconds=60)  # else its blocks might come again
         assert len(own_folders(folder)) == 2
         with begun(folder, texts) as following:
             found = {int(path.name.split("-")[2]) for path in own_folders(folder)}
@@ -141,5 +141,5 @@ def test_a_run_that_ends_while_its_porter_decodes_leaves_nothing(folder):
     for _ in range(3):
         printed = run_script(HASTY_JOB, folder)
         assert str(folder / "cache") in printed
-        until(lambda: not porter_pids())
+        until(lambda: not porter_pids(), seconds=60)
         assert own_folders(folder) == []

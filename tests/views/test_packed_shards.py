@@ -117,7 +117,9 @@ def test_blocks_are_decoded_before_they_are_asked_for(corpus_folder, kind, tmp_p
     view = corpus.packed(64, kind=kind)
     batches = iter(loader_of(view))
     next(batches)
-    until(lambda: corpus.stats()["ahead"] >= 10, seconds=60)  # of what the next batches ask for
+    until(
+        lambda: corpus.stats().get("ahead", 0) >= 10, seconds=60
+    )  # of what the next batches ask for
     for _ in batches:
         pass
     stats = corpus.stats()

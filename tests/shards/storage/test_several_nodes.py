@@ -208,7 +208,7 @@ def run_on(open_on: Any, folder: Path, nodes: int, *, state: Any = None, workers
         for pipe in pipes:
             assert pipe.recv() is None
         folders = [folder / f"{nodes} nodes" / f"node {node}" for node in range(nodes)]
-        until(lambda: all(map(set.issuperset, map(held, folders), due)))
+        until(lambda: all(map(set.issuperset, map(held, folders), due)), seconds=100)
         fetched = [held(each) for each in folders]
         for pipe in pipes:
             pipe.send(None)
