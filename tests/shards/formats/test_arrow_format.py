@@ -263,3 +263,16 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path):
     found = source.scan(LocalFile(path))
     with pytest.raises(ShardChangedError, match="shorter than when it was indexed"):
         source.open(memoryview(path.read_bytes()[:900]), found.blocks[0], found.schema)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_block_that_has_other_rows_than_when_it_was_indexed_is_an_error(tmp_path, compression):
+    path = write(tmp_path / "a.arrow", TABLE, compression=compression)
+    source = arrow_format()
+    found = source.scan(LocalFile(path))
+    indexed = found.blocks[0]._replace(rows=found.blocks[0].rows - 1)
+    with pytest.raises(ShardChangedError, match=r"has changed .* has 100 rows, expected 99"):
+        if compression is None:
+            source.open(memoryview(path.read_bytes()), indexed, found.schema)
+        else:
+            source.decode(LocalFile(path), indexed, found.schema, tmp_path / "decoded")
