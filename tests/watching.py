@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 
-def until(condition: Callable[[], Any], seconds: float = 20) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """Wait until a condition holds, and return what it returned."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
