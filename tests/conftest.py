@@ -1,7 +1,7 @@
 """Hypothesis settings, and a watch over the tests that start workers."""
 
 import gc
-import multiprocessing
+import os
 import signal
 import sys
 import tempfile
@@ -73,11 +73,10 @@ def _room_for_sockets(tmp_path_factory: pytest.TempPathFactory):
 def _no_worker_is_left():
     """No test leaves a worker behind for the next."""
     yield
-    if not worker_pids():
-        return
-    gc.collect()  # an error that was caught holds what it came through in a cycle
-    try:
-        until(lambda: not worker_pids(), seconds=60)
-    finally:
-        for child in multiprocessing.active_children():
-            child.kill()
+    if worker_pids():
+        gc.collect()  # an error that was caught holds what it came through in a cycle
+        try:
+            until(lambda: not worker_pids())
+        finally:
+            for pid in worker_pids():
+                os.kill(pid, signal.SIGKILL)
