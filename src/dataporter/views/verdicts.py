@@ -88,7 +88,7 @@ def write_verdicts(place: Place, bitmap: Bitmap, name: str) -> None:
         "python": ".".join(map(str, sys.version_info[:2])),
     }
     head = _HEAD + json.dumps(about).encode()
-    head = head.ljust(-(-(len(head) + 1) // LINE) * LINE - 1) + b"\n"
+    head += b" " * (-(len(head) + 1) % LINE) + b"\n"
     temporary = place.path.with_name(f"{place.path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as file:
