@@ -86,6 +86,16 @@ def test_without_a_shuffle_the_shortest_come_first():
     assert list(batches) == list(batches)
 
 
+def test_lengths_that_fill_no_batch_share_a_bucket_with_longer_ones():
+    lengths = [10, 20, 40, 80]  # each would be a bucket of its own, and a batch
+    assert list(LengthBatches(lengths, max_tokens=320, shuffle=False)) == [[0, 1, 2, 3]]
+
+
+def test_samples_of_one_length_are_one_bucket():
+    batches = LengthBatches([7] * 10, max_tokens=70, buckets=4)
+    assert len(batches) == 1
+
+
 def test_samples_of_a_batch_may_be_bounded():
     batches = LengthBatches([1] * 100, max_tokens=1000, max_samples=7)
     assert {len(batch) for batch in batches} <= {6, 7}
@@ -185,6 +195,7 @@ def test_verify_says_exact():
         ([1.5], {}, OptionTypeError, r"found float64 of shape \(1,\)"),
         ([1], {"buckets": 0}, OptionError, "buckets must be at least 1"),
         ([1], {"max_tokens": 0}, OptionError, "max_tokens must be at least 1"),
+        ([1], {"shuffle": "no"}, OptionTypeError, "shuffle must be"),
     ],
 )
 def test_mistakes_are_named(lengths, options, error, words):
