@@ -445,6 +445,18 @@ def test_explain_shows_the_shares_so_far_and_ahead():
     assert repr(mix(1, 1e-7)) == "Mixture(1,060 samples: web 99.99 %, code 0.01 %)"  # as it is used
 
 
+def test_explain_shows_the_weights_that_hold_from_its_position_on():
+    schedule = [(0, {"web": 3, "code": 1}), (40, {"web": 1, "code": 1})]
+    loader = loader_of(mix(schedule=schedule, epoch=700))
+    words = dict(loader.explain().rows())
+    assert words["parts"].startswith("web 75.0 %: 0 so far")
+    assert words["later"] == "from 40 on web 50.0 %, code 50.0 %"
+    taken(loader, 4)
+    words = dict(loader.explain().rows())
+    assert words["parts"].startswith("web 50.0 %: 30 so far")
+    assert "later" not in words
+
+
 def make_verified():
     return loader_of(mix(epoch=200), 8)
 
@@ -452,6 +464,13 @@ def make_verified():
 def test_verify_says_exact():
     report = verify(make_verified, batches=12, seconds=1000, points=1, workers=[1], batch_sizes=[5])
     assert report.is_exact, report
+
+
+def test_a_mixture_chooses_batches_if_it_or_a_part_does():
+    by_part = mix(batches_from="one")
+    assert not mix().chooses_batches
+    assert by_part.chooses_batches
+    assert Mixture({"mixed": (by_part, 1), "math": (MATH, 1)}).chooses_batches
 
 
 def make_verified_from_one():
@@ -472,6 +491,8 @@ def test_verify_says_exact_of_batches_from_one_part_and_leaves_other_sizes_out()
     [
         (lambda: Mixture({}), OptionTypeError, "parts must be a dict such as"),
         (lambda: Mixture({"a": WEB}), OptionTypeError, "a part is a name with a dataset and its"),
+        (lambda: Mixture({"a": [WEB, 1]}), OptionTypeError, "its weight, .* found 'a': list"),
+        (lambda: Mixture({1: (WEB, 1)}), OptionTypeError, "a part is a name .* found 1: tuple"),
         (lambda: mix(0), OptionError, "the weight of part 'web' must be above zero, found 0"),
         (lambda: mix(-1.5), OptionError, "must be above zero, found -1.5"),
         (lambda: mix(float("nan")), OptionError, "must be above zero, found nan"),

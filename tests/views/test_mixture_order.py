@@ -276,6 +276,21 @@ def test_a_removed_part_is_another_order_and_the_others_go_on():
     assert [i for i in later if i >= 10] == own[1][drawn[1] : drawn[1] + 10]
 
 
+def test_a_part_that_was_removed_from_a_mixture_within_a_mixture_is_named():
+    def nested(names):
+        inner = make(dict.fromkeys(names, 10), [(0, dict.fromkeys(names, 1))], 10 * len(names))
+        return order_of(Mixture({"z": (range(50), 1.0), "inner": (inner, 1.0)}, epoch=40))
+
+    saved, now = nested("abc"), nested("ab")
+    resumed = now.resumed(saved.id)
+    removed = [at for at, index in enumerate(run_of(saved, 40)) if index >= 70]
+    for at in range(40):
+        reason = resumed.gone(0, np.array([at]))
+        assert (reason is not None) == (at in removed)
+        assert reason is None or "a sample of part 'c', which was removed" in reason
+    assert resumed.gone(0, np.arange(40)) == resumed.gone(0, np.array(removed))
+
+
 @given(text=st.text(max_size=30), data=st.data())
 def test_damaged_names_of_orders_are_no_orders(text, data):
     order = order_of(make({"a": 5, "b": 3}, [(0, {"a": 2, "b": 1})], 9))
@@ -285,6 +300,17 @@ def test_damaged_names_of_orders_are_no_orders(text, data):
         damaged = f"mixture-1 {json.dumps({**described, key: value})}"
         found = order.resumed(damaged)
         assert found.id == order.id or found.length > 0 == found.segments[0].start
+
+
+def test_names_of_orders_whose_weights_begin_out_of_order_are_no_orders():
+    order = order_of(make({"a": 5, "b": 3}, [(0, {"a": 2, "b": 1}), (9, {"b": 1})], 20))
+    described = json.loads(order.id.partition(" ")[2])
+    (_, *early), (_, *late) = described["weights"]
+    other = make({"a": 5, "b": 3}, [(0, {"a": 1, "b": 1})], 30)
+    for starts, is_order in (((0, 9), True), ((0, 0), False), ((9, 0), False), ((1, 9), False)):
+        weights = [[starts[0], *early], [starts[1], *late]]
+        name = f"mixture-1 {json.dumps({**described, 'weights': weights})}"
+        assert (order_of(other).resumed(name).length == 20) is is_order
 
 
 def test_segments_that_would_begin_at_the_same_position_replace_each_other():
