@@ -276,6 +276,7 @@ def test_every_copy_reads_the_same():
         ({"boundaries": ["mask"]}, OptionError, "boundaries must be True, False or some of"),
         ({"pad_id": None}, OptionTypeError, "pad_id must be a token id"),
         ({"lengths": [1]}, OptionError, "a number of tokens for each of 2 documents"),
+        ({"num_workers": -1, "lengths": [2, 3]}, OptionError, "num_workers must be at least 0"),
         ({"lengths": [1, -4]}, OptionError, "a number of tokens for each of 2 documents"),
     ],
 )

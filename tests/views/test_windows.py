@@ -155,5 +155,6 @@ def test_the_number_of_tracks_of_a_saved_run_is_kept():
     order = WindowOrder(np.array([50, 50]), 5, 20, tracks=4, shuffles=True)
     now = WindowOrder(np.array([50, 50]), 5, 20, tracks=8, shuffles=True)
     assert now.resumed(order.id).id == order.id
+    assert now.resumed("windows-1, 1 side by side").tracks == 1
     for damaged in ("windows-1, 3 side by side", "windows-1, 0 side by side", "windows-2", ""):
         assert now.resumed(damaged).tracks == 8
