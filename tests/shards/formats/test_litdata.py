@@ -116,6 +116,24 @@ def test_an_index_without_a_loader_is_of_tokens_if_it_has_one_flat_tensor(fixtur
     assert len(read_all(litdata(window=8), tmp_path / "d" / "chunk-0-0.bin")) == 9
 
 
+def test_an_index_without_a_loader_is_of_samples_if_they_have_several_values(folder):
+    path = folder / "chunk-0-0.bin"
+    samples = read_all(litdata(), path)
+    change_index(folder, lambda i: i["config"].pop("item_loader") and None)
+    for one, other in zip(read_all(litdata(), path), samples, strict=True):
+        same(one, other)
+
+
+def test_flat_arrays_that_were_not_written_for_the_loader_of_tokens_are_samples(fixtures, tmp_path):
+    folder = shutil.copytree(fixtures / "litdata" / "single", tmp_path / "d")
+    path = folder / "chunk-0-0.bin"
+    samples = read_all(litdata(), path)  # bytes
+    change_index(folder, lambda i: i["config"].update(data_format=["no_header_numpy:4"]))
+    for one, other in zip(read_all(litdata(), path), samples, strict=True):
+        ((column, value),) = other.items()
+        same(one, {column: np.frombuffer(value, np.uint8)})
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [
