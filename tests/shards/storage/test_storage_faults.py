@@ -296,6 +296,17 @@ def test_a_server_that_refuses_connections_is_said_so(through_proxy, proxy):
         proxy.come_back()
 
 
+def test_a_server_whose_name_is_not_found_is_an_error_long_before_patience_ends(
+    server, open_storage, monkeypatch
+):
+    monkeypatch.setattr(requests_module, "_NEW_NAME", 0.2)
+    options = server.through("http://no-such-server.invalid").options
+    storage = open_storage("s3://bucket", options, patience=3600.0)
+    words = r"a.bin: the name of the server was not found\. It was .* Check the spelling of the URL"
+    with pytest.raises(StorageError, match=words):
+        storage.find("a.bin")
+
+
 def test_no_error_and_no_log_shows_secrets(through_proxy, proxy, caplog):
     caplog.set_level("DEBUG", logger="dataporter.shards")
     body = b"<Error><Code>AccessDenied</Code><AWSAccessKeyId>anybody</AWSAccessKeyId></Error>"
