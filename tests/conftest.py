@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(TimeLimits())
+    config.pluginmanager.register(TimeLimits(config))
     config.pluginmanager.register(SecondTries())
     if config.getoption("--no-processes"):
         config.pluginmanager.register(NoProcesses())

@@ -15,7 +15,7 @@ from second_tries import SecondTries
 def pytest_configure(config):
     config.addinivalue_line("markers", "long(seconds, reason): ")
     config.addinivalue_line("markers", "upset_by_load(reason): ")
-    config.pluginmanager.register(TimeLimits())
+    config.pluginmanager.register(TimeLimits(config))
     config.pluginmanager.register(SecondTries())
 """
 

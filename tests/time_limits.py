@@ -28,8 +28,8 @@ def ran_out_of_time(item: pytest.Item) -> bool:
 class TimeLimits:
     """Gives tests their limit, and ends the processes of those that exceed it."""
 
-    def __init__(self) -> None:
-        self._is_controller = "PYTEST_XDIST_WORKER" not in os.environ
+    def __init__(self, config: pytest.Config) -> None:
+        self._is_controller = not hasattr(config, "workerinput")
         if self._is_controller:
             os.environ[_RUN] = secrets.token_hex(8)
 
