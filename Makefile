@@ -36,17 +36,17 @@ quick: $(VENV)/.dev
 test: lint tests
 
 # Failures are not forgiven: only tests whose mark says why run once more, and are listed.
-TESTED := $(BIN)/pytest -n 2 --dist worksteal -m "not soak"
+TESTED := $(BIN)/pytest --dist worksteal -m "not soak"
 
 # The tests alone: the tools of `lint` are pinned, and need not run under every Python.
 tests: $(VENV)/.dev
-	$(TESTED) $(FORKS)
-	$(TESTED) $(FORKS:%=--ignore=%)
+	$(TESTED) -n 2 $(FORKS)
+	$(TESTED) -n 3 $(FORKS:%=--ignore=%)
 
 # All tests again, watched: which lines of src/ run, in workers too. build/coverage/html shows them.
 coverage: $(VENV)/.dev
-	$(TESTED) --cov --cov-report= $(FORKS)
-	$(TESTED) --cov --cov-append --cov-report=term:skip-covered --cov-report=html \
+	$(TESTED) -n 2 --cov --cov-report= $(FORKS)
+	$(TESTED) -n 3 --cov --cov-append --cov-report=term:skip-covered --cov-report=html \
 		$(FORKS:%=--ignore=%)
 
 # What has to work on any system: the package is imported, and loaders without workers.
