@@ -185,7 +185,7 @@ def _tried(options: Any, bench: Bench, pool: ThreadPoolExecutor) -> list[dict[st
         bench.times.update(json.loads(options.times.read_text())["times"])
     needed = sorted({file for each in files.values() for file in each} - bench.times.keys())
     for file, failed in zip(needed, pool.map(bench.measure, needed), strict=True):
-        if failed and bench.measure(file):  # once more: real processes may be upset by other work
+        if failed:
             sys.exit(f"{file} fails without a change: {failed}. Mend it, or --ignore it.")
     say(f"Unchanged code passes {len(needed)} files of tests.")
 

@@ -28,7 +28,7 @@ def batches(seen):
     }
 
 
-@pytest.mark.soak  # tests/integrations/test_torchrun.py loses a machine always
+@pytest.mark.soak  # tests/trainers/test_torchrun.py loses a machine always
 def test_an_epoch_begun_on_three_ranks_and_finished_on_two_has_every_sample_once(tmp_path):
     seen, stop_after = tmp_path / "seen", 5
     options = ("--checkpoint", tmp_path / "ck.pt", "--seen", seen)
