@@ -17,6 +17,7 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 _RUN = "DATAPORTER_TEST_RUN"  # in the environment of every process of a run
+_SOAK = 900  # seconds of a long run that names no limit of its own
 _GRACE = 20  # seconds: porters end by themselves, soon after their readers
 _STASH = pytest.StashKey[bool]()
 
@@ -38,7 +39,9 @@ class TimeLimits:
             if (mark := item.get_closest_marker("long")) is not None:
                 if len(mark.args) != 1 or set(mark.kwargs) != {"reason"}:
                     raise pytest.UsageError(f"{item.nodeid}: long takes seconds and reason=.")
-                item.add_marker(pytest.mark.timeout(mark.args[0]))
+                _limit(item, mark.args[0])
+            elif item.get_closest_marker("soak") is not None:
+                _limit(item, _SOAK)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -83,6 +86,11 @@ class TimeLimits:
                 reporter.write_line(f"left behind: {_said(process)}", red=True)
             end(left)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _limit(item: pytest.Item, seconds: float) -> None:
+    usual = item.get_closest_marker("timeout")  # it may name a method
+    item.add_marker(pytest.mark.timeout(seconds, **(usual.kwargs if usual is not None else {})))
 
 
 def _usual_limit(config: pytest.Config) -> float:

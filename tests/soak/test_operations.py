@@ -330,6 +330,7 @@ def ticking():
 
 
 @pytest.mark.soak
+@pytest.mark.long(SECONDS + 300, reason="it runs for as long as it was asked to")
 @pytest.mark.filterwarnings("ignore::dataporter.DataPorterWarning")
 # An interrupt that comes while Python cleans up is shown and forgotten, as Python does.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -63,6 +63,7 @@ def leg(chance: random.Random, length: int, state: dict | None) -> tuple[list[An
 
 
 @pytest.mark.soak
+@pytest.mark.long(SECONDS + 300, reason="it runs for as long as it was asked to")
 @pytest.mark.filterwarnings("ignore::dataporter.WorkerRestartWarning")
 def test_every_sample_of_every_epoch_comes_exactly_once_with_its_own_numbers():
     assert issubclass(WorkerRestartWarning, Warning)

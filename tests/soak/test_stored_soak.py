@@ -47,6 +47,7 @@ def some_kills(chance: random.Random) -> Iterator[str]:
 
 
 @pytest.mark.soak
+@pytest.mark.long(SECONDS + 300, reason="it runs for as long as it was asked to")
 def test_whatever_is_killed_an_epoch_is_that_of_a_quiet_run_and_the_cache_stays_sound(
     tmp_path, monkeypatch
 ):
