@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from watching import environment
 
@@ -121,20 +121,44 @@ def started(path: Path, *arguments: object) -> Iterator[Script]:
             _end(script)
 
 
-def run(source: str, *arguments: object, timeout: float = 80) -> str:
-    """Run a script to its end, in silence; what it printed."""
+@contextlib.contextmanager
+def started_on(descriptor: int, source: str, *arguments: object) -> Iterator[Script]:
+    """Run a script whose output goes to a descriptor; none of its processes stays."""
+    # Nobody reads the script's own files.
+    script = _start([source, "-c", *arguments], descriptor, descriptor, sys.stdout, sys.stderr)
+    try:
+        yield script
+    finally:
+        _end(script)
+
+
+class Ended(NamedTuple):
+    """A script that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run_to_end(source: str, *arguments: object, timeout: float = 80) -> Ended:
+    """Run a script to its end."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         asked = [source, "-c", *arguments]
         script = _start(asked, stdout.fileno(), stderr.fileno(), stdout, stderr)
         try:
-            code = script.wait(timeout)
+            status = script.wait(timeout)
         finally:
             _end(script)
         for file in (stdout, stderr):
             file.seek(0)
-        printed, errors = stdout.read(), stderr.read()
-    assert (code, errors) == (0, ""), printed + errors
-    return printed
+        return Ended(status, stdout.read(), stderr.read())
+
+
+def run(source: str, *arguments: object, timeout: float = 80) -> str:
+    """Run a script to its end, in silence; what it printed."""
+    ended = run_to_end(source, *arguments, timeout=timeout)
+    assert (ended.status, ended.err) == (0, ""), ended.out + ended.err
+    return ended.out
 
 
 def _end(script: Script) -> None:
