@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-from groups import on_ranks
+from groups import on_ranks, without_a_group
 from support import Ids, flat, one_pass, plain
 from torch.utils.data import DistributedSampler, IterableDataset
 
@@ -19,19 +18,15 @@ class Stream(IterableDataset):
         return iter(range(4))
 
 
-def build_early(rank: int, folder: str) -> dict[str, Any]:
+def build_early(_rank: int, folder: str) -> dict[str, Any]:
     """Build loaders without a group, and use them under one."""
-    world_size = dist.get_world_size()
-    dist.barrier()  # else the other rank may still be connecting to this one
-    dist.destroy_process_group()
-    loader = ResumableDataLoader(Ids(LENGTH), 3, shuffle=True)  # each rank draws another seed
-    seeded = ResumableDataLoader(Ids(LENGTH), 3, seed=1, tail="uneven")
-    simple = ResumableDataLoader(Ids(LENGTH), 3, seed=1, strategy="simple")
-    given = ResumableDataLoader(Ids(LENGTH), 3, sampler=ResumableSampler(LENGTH, seed=1))
-    lanes = ResumableDataLoader(Stream(), 2, lanes=2)
-    before = len(loader)
-    store = dist.FileStore(str(Path(folder) / "second"), world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    with without_a_group(Path(folder) / "second"):
+        loader = ResumableDataLoader(Ids(LENGTH), 3, shuffle=True)  # each rank draws another seed
+        seeded = ResumableDataLoader(Ids(LENGTH), 3, seed=1, tail="uneven")
+        simple = ResumableDataLoader(Ids(LENGTH), 3, seed=1, strategy="simple")
+        given = ResumableDataLoader(Ids(LENGTH), 3, sampler=ResumableSampler(LENGTH, seed=1))
+        lanes = ResumableDataLoader(Stream(), 2, lanes=2)
+        before = len(loader)
     try:
         next(iter(lanes))
         refusal = ""
@@ -55,24 +50,19 @@ def build_early(rank: int, folder: str) -> dict[str, Any]:
 
 def build_patched_early(rank: int, folder: str) -> dict[str, Any]:
     """Build loaders with samplers without a group, and use them under one."""
-    world_size = dist.get_world_size()
-    dist.barrier()
-    dist.destroy_process_group()
     data = Ids(LENGTH)
-    torchs = DistributedSampler(data, num_replicas=world_size, rank=rank, shuffle=False)
-    made = {
-        "sampler": PatchedDataLoader(data, 3, sampler=list(range(LENGTH))),
-        "batches": PatchedDataLoader(data, batch_sampler=[[1, 2], [3]]),
-        "ours": PatchedDataLoader(data, 3, sampler=ResumableSampler(LENGTH)),
-        "own": PatchedDataLoader(data, 3),
-        "torchs": PatchedDataLoader(data, 3, sampler=torchs),
-        "simple": PatchedDataLoader(data, 3, sampler=list(range(LENGTH)), strategy="simple"),
-        "whole": PatchedDataLoader(data, 3, sampler=list(range(LENGTH)), shard_samplers=False),
-    }
-    alone = one_pass(made["sampler"])
-    store = dist.FileStore(str(Path(folder) / "second"), world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    dist.barrier()  # else this rank may end while the other is still connecting to it
+    torchs = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False)
+    with without_a_group(Path(folder) / "second"):
+        made = {
+            "sampler": PatchedDataLoader(data, 3, sampler=list(range(LENGTH))),
+            "batches": PatchedDataLoader(data, batch_sampler=[[1, 2], [3]]),
+            "ours": PatchedDataLoader(data, 3, sampler=ResumableSampler(LENGTH)),
+            "own": PatchedDataLoader(data, 3),
+            "torchs": PatchedDataLoader(data, 3, sampler=torchs),
+            "simple": PatchedDataLoader(data, 3, sampler=list(range(LENGTH)), strategy="simple"),
+            "whole": PatchedDataLoader(data, 3, sampler=list(range(LENGTH)), shard_samplers=False),
+        }
+        alone = one_pass(made["sampler"])
     found: dict[str, Any] = {"alone": flat(alone)}
     for name, loader in made.items():
         try:

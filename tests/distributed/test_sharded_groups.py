@@ -1,12 +1,10 @@
 """Data in files under real gloo groups: one order, shared by tracks, decoded once a machine."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from groups import on_ranks
+from groups import on_ranks, without_a_group
 from support import flat, plain
 from tracked import Tracked, numbered_rows
 
@@ -27,18 +25,6 @@ def a_loader(corpus: Tracked, batch_size: int = 3, **options: Any) -> ResumableD
 
 def ids(batches: Any) -> list[int]:
     return flat(plain(batch["id"]) for batch in batches)
-
-
-@contextmanager
-def without_a_group(store: Path) -> Iterator[None]:
-    """Leave the process group, and join a new one afterwards."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    dist.barrier()  # else the other rank may still be connecting to this one
-    dist.destroy_process_group()
-    yield
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(str(store), world_size), rank=rank, world_size=world_size
-    )
 
 
 def build_early_and_late(_rank: int, folder: str) -> dict[str, Any]:

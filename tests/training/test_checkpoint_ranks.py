@@ -27,6 +27,7 @@ rank, world_size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 torch.set_num_threads(1)
 store = dist.FileStore(str(folder / "store"), world_size)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+dist.barrier()  # else a quick rank may leave while another is still connecting to it
 torch.manual_seed(rank)
 manager = CheckpointManager(folder / "checkpoints", keep_last=2)
 

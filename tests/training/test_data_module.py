@@ -318,6 +318,7 @@ import torch.distributed as dist
 from dataporter.training import UniversalDataModule
 
 dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+dist.barrier()  # else a quick rank may leave while the other is still connecting to it
 torch.manual_seed(dist.get_rank())  # ranks agree on nothing by themselves
 module = UniversalDataModule(list(range(80)), batch_size=4, seed=None)
 batches = iter(module.train_dataloader())

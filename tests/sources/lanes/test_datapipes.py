@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 import torch.utils.data
-from groups import on_ranks
+from groups import on_ranks, without_a_group
 from support import flat, one_pass, passes, plain
 from torch.utils.data import DataLoader
 
@@ -127,14 +126,11 @@ def test_ranks_that_were_told_their_numbers_share_a_pipe(num_workers, lanes):
         assert one_pass(again) == own[1][1:]
 
 
-def read_in_group(rank: int, folder: str) -> dict[str, Any]:
+def read_in_group(_rank: int, folder: str) -> dict[str, Any]:
     kinds = {"torch": DataLoader, "ours": ResumableDataLoader, "torchdata's": StatefulDataLoader}
     shared = {name: passes(kind(shuffled(), batch_size=3), 2) for name, kind in kinds.items()}
-    dist.barrier()
-    dist.destroy_process_group()
-    late, alone = loader_of(shuffled()), loader_of(IterableWrapper(range(3)))
-    store = dist.FileStore(str(Path(folder) / "second"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    with without_a_group(Path(folder) / "second"):
+        late, alone = loader_of(shuffled()), loader_of(IterableWrapper(range(3)))
     try:
         iter(late)
     except TopologyError as error:
