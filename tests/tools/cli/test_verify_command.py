@@ -3,19 +3,20 @@
 import contextlib
 import json
 import os
-import pty
 import re
-import subprocess
+import signal
 import sys
 
 import pytest
+from forked_commands import in_terminal, piped
 from terminals import marked
-from watching import environment, until
+from watching import until
 
 from dataporter.tools import cli
 from dataporter.tools.cli.main import run
 from dataporter.tools.sandbox import Sandbox
 from dataporter.tools.sandbox.processes import fresh_interpreters
+from dataporter.tools.sandbox.sandbox import HASH_SEEDS
 from dataporter.tools.verify.runs import Run, run_in
 
 SHOP = """
@@ -191,7 +192,8 @@ def test_json_has_all_of_it_and_nothing_else(shop, capsys):
 
 def test_the_same_seed_tries_the_same_interruptions(shop, capsys):
     def names(seed):
-        arguments = ("--batches", "5", "--seed", seed, "--workers", "0", "--json")
+        others = ("--workers", "0", "--batch-size", "4", "--world-size", "1", "--points", "2")
+        arguments = ("--batches", "5", "--seed", seed, *others, "--json")
         report = json.loads(verified(capsys, "shop.data:make_loader", *arguments)[1])
         return [check["name"] for check in report["checks"]]
 
@@ -337,98 +339,64 @@ def test_without_its_extra_the_command_says_what_to_install(monkeypatch, capsys)
 
 
 def test_without_psutil_a_command_that_needs_it_names_its_extra(tmp_path):
-    script = "import sys; sys.modules['psutil'] = None; from dataporter.tools.cli import start"
-    command = [sys.executable, "-c", f"{script}; start()", "demo", "--out", tmp_path]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert "psutil is not installed" in ended.stderr
-    assert 'pip install "torch-dataporter[cli]"' in ended.stderr
+    absent = "sys.modules['psutil'] = None"
+    ended = piped("demo", "--out", tmp_path, cwd=tmp_path, first=absent)
+    assert ended.status == 2
+    assert "psutil is not installed" in ended.err
+    assert 'pip install "torch-dataporter[cli]"' in ended.err
 
 
 # As a process
 
 
-def started(*arguments, mark="", **options):
-    return subprocess.Popen(
-        [sys.executable, "-m", "dataporter", "verify", *arguments],
-        env={**environment(), **ONE_HASH, "DATAPORTER_TEST_MARK": mark, "COLUMNS": "80"},
-        **options,
-    )
-
-
 def test_piped_output_has_no_colours_and_fits_into_80_columns(shop):
-    process = started(
-        *("shop.data:make_noisy", *QUICK, "--fail-fast"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (1, "")
+    command = ("verify", "shop.data:make_noisy", *QUICK, "--fail-fast")
+    status, out, err = piped(*command, cwd=shop, COLUMNS="80", **ONE_HASH)
+    assert (status, err) == (1, "")
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80
     assert "NOT EXACT" in out
 
 
-def read_until(descriptor, wanted):
-    """Read until something has come, or the other end is closed."""
-    shown = b""
-    with contextlib.suppress(OSError):  # by which a terminal tells that it is closed
-        while wanted not in shown and (piece := os.read(descriptor, 4096)):
-            shown += piece
-    return shown
+SLOW = ("verify", "shop.data:make_slow", "--batches", "4")
 
 
 def test_a_terminal_has_colours_and_whole_lines_and_ctrl_c_leaves_nothing_behind(shop):
     before = sorted(shop.rglob("*"))
     mark = f"terminal-{os.getpid()}"
-    command = [
-        sys.executable,
-        "-m",
-        "dataporter",
-        "verify",
-        "shop.data:make_slow",
-        "--batches",
-        "4",
-    ]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        variables = {"DATAPORTER_TEST_MARK": mark, "COLUMNS": "80", "TERM": "xterm-256color"}
-        os.execve(sys.executable, command, {**environment(), **ONE_HASH, **variables})  # noqa: S606
-    shown = read_until(terminal, b"exact  ")
-    assert len(marked(mark)) >= 3  # itself, interpreters, hosts
-    os.write(terminal, b"\x03")
-    shown += read_until(terminal, b"never")
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    with in_terminal(*SLOW, cwd=shop, mark=mark, COLUMNS="80", **ONE_HASH) as terminal:
+        terminal.read_until(b"exact  ")
+        assert len(marked(mark)) >= 2  # interpreters, hosts
+        terminal.press(b"\x03")
+        assert terminal.status() == 130
     until(lambda: not marked(mark), seconds=60)
-    assert b"\x1b[32m  exact" in shown
-    assert re.search(rb"interrupting and resuming: \d+ of \d+ checks", shown)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert max(len(line) for line in re.split(r"[\r\n]+", text)) <= 80
-    assert text.rstrip().endswith("dataporter: interrupted.")
+    assert b"\x1b[32m  exact" in terminal.shown
+    assert re.search(rb"interrupting and resuming: \d+ of \d+ checks", terminal.shown)
+    assert terminal.widest() <= 80
+    assert terminal.text().rstrip().endswith("dataporter: interrupted.")
     after = [path for path in shop.rglob("*") if "__pycache__" not in path.parts]
     assert sorted(after) == before
 
 
 def test_a_kill_leaves_no_process(shop):
     mark = f"killed-{os.getpid()}"
-    slow = ("shop.data:make_slow", "--batches", "4")
-    process = started(*slow, mark=mark, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline().startswith("ResumableDataLoader")
-    assert len(marked(mark)) >= 3
-    process.kill()
-    process.communicate(timeout=60)
+    with in_terminal(*SLOW, cwd=shop, mark=mark, **ONE_HASH) as terminal:
+        terminal.read_until(b"ResumableDataLoader")
+        assert len(marked(mark)) >= 2
+        os.kill(terminal.pid, signal.SIGKILL)
+        assert terminal.status() == -signal.SIGKILL
     until(lambda: not marked(mark), seconds=60)
 
 
 def test_an_interpreter_that_has_ended_is_started_again_and_debug_shows_what_is_printed(
-    shop, capfd
+    shop, capfd, monkeypatch
 ):
-    assert verified(capfd, "shop.data:make_loader", *QUICK)[0] == 0
-    for process, _ in fresh_interpreters._started.values():
-        process.kill()
-        process.wait()
+    monkeypatch.syspath_prepend(shop)  # as the command does
+    monkeypatch.setenv("PYTHONHASHSEED", HASH_SEEDS[0])  # of the first interpreter: no other runs
+    assert sandboxed("shop.data:make_loader") == "Photos"
+    process, _ = fresh_interpreters._started[HASH_SEEDS[0]]
+    process.kill()
+    process.wait()
     status, out, err = verified(capfd, "shop.data:make_noisy", *QUICK, "--debug")
     assert status == 1
     assert "fetching" not in out
