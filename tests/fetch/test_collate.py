@@ -118,6 +118,21 @@ def test_the_batch_does_not_share_memory_with_a_sample():
     assert sample.tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("kind", [tuple, list, lambda parts: {"x": parts[0], "y": parts[1]}])
+def test_large_tensors_are_stacked_into_the_memory_that_is_offered(kind):
+    offered = []
+
+    def empty(shape, dtype):
+        offered.append(torch.empty(shape, dtype=dtype))
+        return offered[-1]
+
+    batch = collate([kind((torch.full((256,), float(i)), i)) for i in range(3)], empty)
+    stacked = batch["x"] if isinstance(batch, dict) else batch[0]
+    (memory,) = offered
+    assert stacked.data_ptr() == memory.data_ptr()
+    assert memory[:, 0].tolist() == [0, 1, 2]
+
+
 def test_samples_are_left_as_they_were():
     samples = [{"x": [1, 2]}, {"x": [3, 4]}]
     collate(samples)

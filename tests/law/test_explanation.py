@@ -132,6 +132,18 @@ def test_a_samplers_length_is_its_own_affair():
     assert said["to resume"].endswith("on 1 rank; batch size and workers may differ")
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 3}, "1 rank, batches of 3"),
+        ({"batch_sampler": [[0, 1], [2]]}, "1 rank, batches of the batch sampler"),
+        ({"batch_size": None}, "1 rank, no batches"),
+    ],
+)
+def test_who_makes_the_batches_is_said(options, said):
+    assert words(ResumableDataLoader(Ids(4), **options))["saved on"] == said
+
+
 def test_a_sampler_that_ended_leaves_nothing_of_its_epoch():
     loader = ResumableDataLoader(Ids(10), 4, sampler=Stateful(10, 10))
     assert words(advanced(loader, 3))["next"].startswith("nothing of epoch 0")
@@ -168,6 +180,11 @@ def test_lanes_are_told_one_by_one_with_those_that_ended():
     assert said["lanes"] == "3; batches delivered of each: 2 (ended), 1, 1"
     assert said["next"] == "the lanes' batch 5 of this epoch"
     assert "it stays in 3 lanes; batch size and workers may differ" in said["to resume"]
+
+
+def test_lanes_that_have_all_ended_leave_nothing_of_their_epoch():
+    loader = advanced(ResumableDataLoader(StatefulShards([3, 1]), 2, lanes=2), 3)
+    assert words(loader)["next"].startswith("nothing of epoch 0, whose last batch was delivered")
 
 
 def test_lanes_without_a_state_must_be_read_again_in_the_same_batches():
@@ -245,6 +262,20 @@ def test_every_state_that_can_be_parsed_is_explained_in_80_columns_and_as_json(i
     lines = repr(said).split("\n")
     assert all(len(line) <= 80 and line.isprintable() for line in lines)
     assert json.loads(json.dumps(said.as_dict()))["epoch"] == progress.epoch
+
+
+@pytest.mark.parametrize(
+    ("finished", "where", "then"),
+    [
+        (False, "7 batches", "batch 8"),
+        (True, "7 batches, finished", "the next epoch, from its start"),
+    ],
+)
+def test_a_state_of_torchdata_in_the_middle_and_at_the_end_of_an_epoch(finished, where, then):
+    nothing = ("_sampler_iter_state", "_index_sampler_state", "fetcher_state", "dataset_state")
+    state = {"_num_yielded": 7, "_iterator_finished": finished, **dict.fromkeys(nothing)}
+    said = dict(explain(state).rows())
+    assert (said["position"], said["next"]) == (where, then)
 
 
 @pytest.mark.parametrize(

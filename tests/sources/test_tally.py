@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import torch
 
 from dataporter.law.state import Progress
 from dataporter.sources import tally as module
@@ -38,6 +39,16 @@ def measured(clock, took, batches):
             numbers.append(number)
     assert tally.flow()[:2] == (batches, batches)
     return numbers
+
+
+def test_of_batches_that_are_alike_bytes_are_counted_exactly(clock):
+    tally = Tally(Progress(), clock.now)
+    assert tally.flow().bytes == 0
+    for number in (1, 2):
+        clock.now += 26 * MILLISECOND
+        tally.last = Progress(samples_processed=4 * number, batches_processed=number), None
+        tally.measure(tally.last, torch.zeros(4, 2), clock.now)
+        assert tally.flow().bytes == 32 * number
 
 
 def test_fast_batches_are_measured_about_every_25_milliseconds(clock):

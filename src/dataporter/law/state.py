@@ -410,7 +410,7 @@ def unchecked(progress: Progress, *, seed: int | None) -> str:
 
 def _samples(identity: Identity) -> str:
     if identity.num_samples is None:
-        return "a dataset without a length"
+        return "an unknown number of samples"
     return f"{identity.num_samples:,} samples"
 
 
