@@ -8,8 +8,10 @@ outside Python or the error is swallowed, the fault handler ends that worker of 
 import faulthandler
 import os
 import secrets
+import subprocess
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -67,9 +69,12 @@ class TimeLimits:
         return (yield)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, error: object) -> None:
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
         """End what a crashed worker of pytest has left."""
         if error:
+            # A process closes its pipes, by which this is known, before its children leave it.
+            with suppress(subprocess.TimeoutExpired):
+                node.gateway._io.popen.wait(_GRACE)
             end(orphans())
 
     @pytest.hookimpl(trylast=True)
