@@ -15,6 +15,9 @@ from second_tries import SecondTries
 from time_limits import TimeLimits
 from watching import until, worker_pids
 
+# Imports make many objects that stay: to look for garbage in between takes a third of their time.
+gc.disable()
+
 # No deadlines, since the machine is shared; the same runs everywhere.
 settings.register_profile(
     "dataporter",
@@ -53,6 +56,7 @@ def pytest_collection_finish() -> None:
     """Leave what was imported out of every collection of garbage: there are many of these."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")
