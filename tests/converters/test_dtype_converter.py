@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from support import plain
 from torch.utils.data import Dataset
 
@@ -170,9 +171,73 @@ def test_rows_of_unequal_lengths_become_one_tensor_each():
     assert {part.dtype for part in row["ids"]} == {torch.int32}
 
 
-def test_lists_with_anything_but_numbers_stay():
-    row = {"x": ["a", "b"], "y": [1, None], "z": []}
+def test_what_has_no_numbers_stays_where_a_star_leads_to_it():
+    row = {"x": ["a", "b"], "y": "c", "z": [], "image": Image.new("L", (2, 2)), "none": None}
     assert KeyBasedDtypeConverter({"*": "int32"})(row) is row
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("a", "a str"),
+        (["a", "b"], "a list of str"),
+        (Image.new("L", (2, 2)), "a Image"),
+        (np.array(["a"]), "a ndarray"),
+    ],
+)
+def test_a_key_that_names_what_has_no_numbers_is_told_once(value, found):
+    converter = KeyBasedDtypeConverter({"x": "float16"})
+    with pytest.warns(UnmatchedKeyWarning, match=f"'x' names {found}, which has no numbers"):
+        assert converter({"x": value})["x"] is value
+    assert converter({"x": value})["x"] is value  # a warning would be an error here
+    strict = KeyBasedDtypeConverter({"x": "float16"}, strict=True)
+    with pytest.raises(ConversionError, match=f"'x' names {found}, which has no numbers"):
+        strict({"x": value})
+
+
+def test_a_missing_value_stays_missing():
+    row = {"mask": None}
+    assert KeyBasedDtypeConverter({"mask": "uint8"}, strict=True)(row) is row
+
+
+@pytest.mark.parametrize(("value", "shape"), [([], (0,)), ([[], []], (2, 0))])
+def test_an_empty_list_becomes_an_empty_tensor_where_it_is_named(value, shape):
+    for converter in (
+        KeyBasedDtypeConverter({"boxes": "float16"}),
+        KeyBasedDtypeConverter({"targets.boxes": "float16", "targets": "int8"}),
+    ):
+        row = converter({"boxes": value, "targets": {"boxes": value, "tags": []}})
+        boxes = row["targets"]["boxes"] if "targets" in converter._keys else row["boxes"]
+        assert (boxes.dtype, boxes.shape) == (torch.float16, shape)
+        assert row["targets"]["tags"] == []
+
+
+def test_an_empty_row_becomes_a_tensor_as_its_neighbours_do():
+    rows = KeyBasedDtypeConverter({"ids": "int32"})({"ids": [[1, 2], [], [3]]})["ids"]
+    assert [row.tolist() for row in rows] == [[1, 2], [], [3]]
+    assert {row.dtype for row in rows} == {torch.int32}
+
+
+@pytest.mark.parametrize("numbers", [[1.0, None], [None, 1.0], ["a", 1], [[1, 2], [3, None]]])
+@pytest.mark.parametrize("key", ["x", "*"])
+def test_numbers_beside_other_things_are_refused(numbers, key):
+    with pytest.raises(ConversionError, match=r"^x.*: a list of numbers holds (None|'a') too"):
+        KeyBasedDtypeConverter({key: "float16"})({"x": numbers})
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [[2**53 + 1, 1.0], [0.5, 2**63 + 1], [-(2**53) - 1, 1j], [10**400, 1.0], [[2**53 + 1], [1.0]]],
+)
+@pytest.mark.parametrize("dtype", ["int64", "float64", "complex128"])
+def test_integers_that_floats_lack_are_not_rounded_beside_floats(numbers, dtype):
+    with pytest.raises(ConversionError, match=r"^x"):
+        KeyBasedDtypeConverter({"x": dtype})({"x": numbers})
+
+
+def test_integers_that_floats_have_may_stand_beside_them():
+    row = KeyBasedDtypeConverter({"x": "float64"})({"x": [2**53, 2**64, 0.5, float("inf")]})
+    assert row["x"].tolist() == [2**53, 2**64, 0.5, float("inf")]
 
 
 @pytest.mark.parametrize("number", [300, -1, 2**64, 2**100, 0.5, float("nan")])

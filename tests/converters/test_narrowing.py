@@ -278,3 +278,57 @@ def test_conversions_agree_with_numpy_where_everything_fits():
         name = np.dtype(dtype).name
         ours = cast(torch.from_numpy(values), getattr(torch, name)).numpy()
         np.testing.assert_array_equal(ours, values.astype(dtype))
+
+
+# Eight bits
+
+
+ALL_OF_EIGHT_BITS = [*EIGHT_BITS, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
+WITHOUT_INFINITY = [each for each in ALL_OF_EIGHT_BITS if each is not torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", ALL_OF_EIGHT_BITS)
+def test_every_integer_becomes_the_very_same_eight_bits_or_is_refused(dtype):
+    kept = []
+    for number in range(-40, 41):
+        try:
+            kept.append((number, cast(torch.tensor(number), dtype).float().item()))
+        except ConversionError:
+            continue
+    assert all(number == found for number, found in kept)
+    assert len(kept) >= 17  # from -8 to 8
+
+
+@pytest.mark.parametrize("dtype", ALL_OF_EIGHT_BITS)
+def test_floats_around_the_largest_of_eight_bits_become_it_or_are_refused(dtype):
+    most = torch.finfo(dtype).max
+    for value in torch.linspace(most * 0.9, most * 1.4, 2000).tolist():
+        try:
+            found = cast(torch.tensor(value), dtype).float().item()
+        except ConversionError:
+            assert value > most
+        else:
+            assert found <= most
+            assert abs(found - value) <= most / 8
+        assert cast(torch.tensor(value), dtype, "clamp").float().item() <= most
+
+
+@pytest.mark.parametrize("dtype", WITHOUT_INFINITY)
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+@pytest.mark.parametrize("source", [torch.float16, torch.float32, torch.float64, torch.float8_e5m2])
+def test_infinities_do_not_fit_where_there_are_none(dtype, value, source):
+    tensor = torch.tensor([1.0, value, math.nan]).to(source)
+    with pytest.raises(ConversionError, match=f"image: {value} does not fit .*has no infinity"):
+        cast(tensor, dtype, path="image")
+    one, most, nan = cast(tensor, dtype, "clamp").float().tolist()
+    assert (one, most) == (1, math.copysign(torch.finfo(dtype).max, value))
+    assert math.isnan(nan)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_clamped_unsigned_integers_become_the_nearest_floats(dtype):
+    numbers = [0, 3, 2**24 + 1, 2**63 - 1, 2**63 + 2**40, 2**64 - 1]
+    found = cast(torch.tensor(numbers * 9, dtype=torch.uint64), dtype, "clamp")
+    step = torch.finfo(dtype).eps
+    for number, float_ in zip(numbers * 9, found.double().tolist(), strict=True):
+        assert abs(Fraction(float_) - number) <= number * Fraction(step) / 2

@@ -88,8 +88,11 @@ class KeyBasedDtypeConverter:
     the first part of a tuple. Fields of namedtuples and dataclasses are addressed by name. A key
     that names a container converts everything in it.
 
-    Plain numbers and lists of numbers become tensors if a key names them. A key that matches
-    nothing is ignored, with one warning if it looks misspelled; `strict=True` raises.
+    Plain numbers and lists of numbers, also empty ones, become tensors if a key names them. A key
+    that matches nothing is ignored, with one warning if it looks misspelled. A key that names
+    something without numbers, such as a string or a PIL image, is ignored with one warning. With
+    `strict=True` both raise. None is a missing value and stays None, but numbers beside None or
+    strings in one list raise.
     `on_overflow` decides about values that do not fit: "raise", "clamp" or "wrap".
     """
 
@@ -105,6 +108,7 @@ class KeyBasedDtypeConverter:
         self._on_overflow = _checked_mode(on_overflow)
         self._strict = strict
         self._known_unmatched: set[str] = set()  # keys that matched nothing in an earlier batch
+        self._known_numberless: set[str] = set()  # keys that named no numbers in an earlier batch
 
     def __repr__(self) -> str:
         named = {rule.key: dtype_name(rule.dtype) for rule in self._rules}
@@ -131,10 +135,29 @@ class KeyBasedDtypeConverter:
 
     def _converted(self, batch: Any, conversion: _Conversion) -> Any:
         converted = conversion.part(batch, "", self._rules, None)
+        for key, part in conversion.numberless.items():
+            self._report_numberless(key, part)
         unmatched = self._keys - conversion.matched
         if unmatched and (self._strict or not unmatched <= self._known_unmatched):
             self._report_unmatched(unmatched, list(_paths(batch)))
         return converted
+
+    def _report_numberless(self, key: str, part: Any) -> None:
+        kind = type(part).__name__
+        found = f"a list of {type(part[0]).__name__}" if isinstance(part, list) else f"a {kind}"
+        if self._strict:
+            msg = (
+                f"the key {key!r} names {found}, which has no numbers. Make a tensor of it in the "
+                "dataset, remove the key, or pass strict=False to ignore it."
+            )
+            raise ConversionError(msg)
+        if key not in self._known_numberless:
+            self._known_numberless.add(key)
+            msg = (
+                f"the key {key!r} names {found}, which has no numbers, and was ignored. Make a "
+                "tensor of it in the dataset, or remove the key."
+            )
+            warnings.warn(msg, UnmatchedKeyWarning, stacklevel=4)
 
     def _report_unmatched(self, unmatched: set[str], paths: list[str]) -> None:
         free = [path for path in paths if path not in self._keys]
@@ -189,21 +212,34 @@ class _Conversion:
         # The original is kept alive, since its id could be reused after its death.
         self._done: dict[tuple[int, torch.dtype], tuple[Any, Any]] = {}
         self.matched: set[str] = set()
+        self.numberless: dict[str, Any] = {}  # the parts without numbers that keys name
 
     def report(self) -> ConversionReport:
         return ConversionReport(rows=tuple(self._rows or ()))
 
-    def part(self, part: Any, path: str, rules: Rules, dtype: torch.dtype | None) -> Any:
-        """Convert a part of the batch to `dtype`, and its contents by the rules."""
+    def part(
+        self,
+        part: Any,
+        path: str,
+        rules: Rules,
+        dtype: torch.dtype | None,
+        *,
+        is_named: bool = False,
+    ) -> Any:
+        """Convert a part of the batch to `dtype`, and its contents by the rules.
+
+        `is_named` means that a key names it, or a list that it is in.
+        """
         if isinstance(part, torch.Tensor) or _is_array(part):
             return self._leaf(part, path, dtype)
         if dtype is not None and self._takes_numbers:
-            numbers = _as_numbers(part, path)
+            numbers = _as_numbers(part, path, is_named=is_named)
             if numbers is not None:
                 return self._noted(numbers, self._cast(numbers, path, dtype), path)
         if dtype is None and not rules and self._rows is None:
             return part
         if type(part) is list and not rules and _PLAIN.issuperset(map(type, part)):
+            _check_no_numbers(part, path, dtype if self._takes_numbers else None)
             return part  # a column of strings, for one
         parts = parts_of(part)
         if parts is None:
@@ -212,9 +248,17 @@ class _Conversion:
         for key, name, before in parts:
             step = take_step(rules, name)
             self.matched.update(step.matched)
-            after = self.part(before, joined(path, name), step.rules, step.dtype or dtype)
+            after = self.part(
+                before,
+                joined(path, name),
+                step.rules,
+                step.dtype or dtype,
+                is_named=bool(step.named) or (is_named and type(part) is list),
+            )
             if after is not before:
                 new[key] = after
+            elif step.named and _is_numberless(before):
+                self.numberless.update(dict.fromkeys(step.named, before))
         return with_parts(part, new, path) if new else part
 
     def _leaf(self, before: Any, path: str, dtype: torch.dtype | None) -> Any:
@@ -270,13 +314,39 @@ def _as_tensor(array: Any) -> torch.Tensor:
     return torch.from_numpy(array if is_usable else array.astype(array.dtype.newbyteorder("=")))
 
 
-def _as_numbers(part: Any, path: str) -> torch.Tensor | None:
-    """Return a plain number or a rectangular list of numbers as a tensor, else None."""
+def _check_no_numbers(part: list[Any], path: str, dtype: torch.dtype | None) -> None:
+    """Raise for a list of plain values of which only some can become `dtype`."""
+    if dtype is None:
+        return
+    others = [value for value in part if not isinstance(value, _NUMBERS)]
+    if len(others) < len(part):
+        msg = (
+            f"{path}: a list of numbers holds {(others or part)[0]!r} too, which does not fit into "
+            "any dtype. Fill such values in the dataset, or remove the key."
+        )
+        raise ConversionError(msg)
+
+
+def _is_numberless(part: Any) -> bool:
+    """Return True for a part that no dtype could be given to, not even inside.
+
+    None is no such part: it stands for a missing one.
+    """
+    if part is None or isinstance(part, torch.Tensor) or _is_array(part):
+        return False
+    return parts_of(part) is None or (type(part) is list and _PLAIN.issuperset(map(type, part)))
+
+
+def _as_numbers(part: Any, path: str, *, is_named: bool) -> torch.Tensor | None:
+    """Return a plain number or a rectangular list of numbers as a tensor, else None.
+
+    An empty list may be one of strings, unless a key names it.
+    """
     first = part
     while type(first) is list and first:
         first = first[0]
-    if type(first) not in _NUMBERS:
-        return None  # also for an empty list, whose dtype is unknown
+    if type(first) not in _NUMBERS and not (is_named and type(first) is list):
+        return None
     try:
         array = as_array(part, path)
     except ValueError as error:

@@ -34,11 +34,13 @@ def cast(
 
     - "raise": raise a `ConversionError` that names `path`.
     - "clamp": take the nearest value of the target dtype. Floats are rounded to integers.
+      Infinities become the largest value of a dtype without infinities.
     - "wrap": do what torch's own cast does: integers wrap around, floats become infinite,
       fractions are cut off. Floats outside an integer's range still raise, since torch does
       not define their result.
 
-    NaN and infinities are kept in floats, and always raise in casts to integers.
+    NaN and infinities are kept in floats, and always raise in casts to integers. Three of the
+    8-bit floats have no infinities, so those do not fit into them.
 
     >>> cast(torch.tensor([1, 2]), torch.uint8)
     tensor([1, 2], dtype=torch.uint8)
@@ -59,7 +61,7 @@ def cast(
     low, high = _extremes(tensor)
     fits = limits.low <= low and high <= limits.high
     if not fits and not (math.isfinite(low) and math.isfinite(high)):
-        low, high = _finite_extremes(tensor)
+        low, high = _checked_extremes(tensor, dtype)
         fits = limits.low <= low and high <= limits.high
     if fits or on_overflow == "wrap":
         return tensor.to(dtype)
@@ -96,13 +98,15 @@ def _limits(source: torch.dtype, target: torch.dtype) -> _Limits | None:
         about = torch.finfo(target)
         if source.is_floating_point:
             # Up to half a step above its largest value, a float is rounded down to it.
-            half_step = math.ldexp(about.eps, math.frexp(about.max)[1] - 2)
+            half_step = math.ldexp(_step_at_one(target), math.frexp(about.max)[1] - 2)
             most = math.nextafter(about.max + half_step, 0)
         else:
-            most = 2 / about.eps  # up to here it has every integer
+            most = _last_of_all_integers(target)
         limits = _Limits(-most, most)
     held = _range_of(source)
     fits = limits.low <= held.low and held.high <= limits.high
+    if source.is_floating_point and target.is_floating_point:
+        fits = fits and _has_infinity(target) >= _has_infinity(source)
     # A float that becomes an integer is always checked, since it may be a fraction.
     is_fractional = source.is_floating_point and not target.is_floating_point
     return None if fits and not is_fractional else limits
@@ -113,6 +117,26 @@ def _range_of(dtype: torch.dtype) -> _Limits:
         return _Limits(0, 1)
     about: Any = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return _Limits(about.min, about.max)
+
+
+@cache
+def _step_at_one(dtype: torch.dtype) -> float:
+    """Return the distance from 1 to the next float."""
+    if dtype.itemsize > 1:
+        return torch.finfo(dtype).eps
+    # Of float8_e5m2fnuz, torch.finfo has half of it.
+    bits = torch.ones(1).to(dtype).view(torch.uint8) + 1
+    return bits.view(dtype).item() - 1
+
+
+def _last_of_all_integers(dtype: torch.dtype) -> int:
+    """Return the integer up to which a float dtype has every integer."""
+    return int(2 / _step_at_one(dtype))
+
+
+@cache
+def _has_infinity(dtype: torch.dtype) -> bool:
+    return bool(torch.tensor(math.inf).to(dtype).float().isinf())
 
 
 def _computable(tensor: torch.Tensor) -> torch.Tensor:
@@ -142,10 +166,12 @@ def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
     return found.min.item(), found.max.item()
 
 
-def _finite_extremes(tensor: torch.Tensor) -> tuple[float, float]:
+def _checked_extremes(tensor: torch.Tensor, dtype: torch.dtype) -> tuple[float, float]:
+    """Return the minimum and maximum of the values that are not kept as they are."""
     values = _computable(tensor)
-    finite = values[values.isfinite()]
-    return _extremes(finite) if finite.numel() else (0.0, 0.0)
+    kept = ~values.isfinite() if _has_infinity(dtype) else values.isnan()
+    left = values[~kept]
+    return _extremes(left) if left.numel() else (0.0, 0.0)
 
 
 def _float_to_integer(
@@ -195,11 +221,14 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _clamped(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    target, source = _range_of(dtype), _range_of(tensor.dtype)
+    if not tensor.is_floating_point() and target.low <= source.low and source.high <= target.high:
+        return tensor.to(dtype)  # the nearest float
     # A narrow float may lack another dtype's limits: bfloat16 has no 65504.
     values = tensor.double() if tensor.is_floating_point() else _computable(tensor)
-    target, own = _range_of(dtype), _range_of(values.dtype)
+    own = _range_of(values.dtype)
     clamped = values.clamp(max(target.low, own.low), min(target.high, own.high))
-    if values.is_floating_point():
+    if values.is_floating_point() and _has_infinity(dtype):
         clamped = torch.where(values.isinf(), values, clamped)
     return clamped.to(dtype)
 
@@ -212,11 +241,13 @@ def _overflow_error(
     remedy: str = "'clamp' or 'wrap'",
 ) -> ConversionError:
     if dtype.is_floating_point and not source.is_floating_point:
-        most = int(2 / torch.finfo(dtype).eps)
+        most = _last_of_all_integers(dtype)
         held = f"represents every integer only from {-most} to {most}"
     else:
         low, high = _range_of(dtype)
         held = f"holds {low} to {high}"
+        if math.isinf(value):
+            held += " and has no infinity"
     reason = (
         f"{value} does not fit into {dtype_name(dtype)}, which {held}. "
         f"Choose a wider dtype, or pass on_overflow={remedy}"

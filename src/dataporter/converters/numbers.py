@@ -11,6 +11,10 @@ from dataporter.errors import ConversionError
 
 KINDS = "biufc"  # NumPy's letters for numbers
 _BEYOND = 2**63  # the first integer that int64 lacks
+_ROUNDED = 2**53  # beyond it, floats of 64 bits lack some integers
+_PAST_FLOATS = 2**1023  # about where floats of 64 bits end
+_WIDE = 8  # bytes of the narrowest dtype that NumPy makes of Python's integers and floats
+_NUMBERS = (bool, int, float)
 
 
 def as_array(numbers: Any, path: str) -> NDArray[Any] | None:
@@ -22,18 +26,36 @@ def as_array(numbers: Any, path: str) -> NDArray[Any] | None:
     (dtype('int64'), dtype('uint64'))
     """
     array = np.array(numbers)
-    if array.dtype.kind in "uf" and (abs(array) >= _BEYOND).any():
-        # NumPy would make floats of integers above 63 bits that stand beside smaller ones.
-        return _integers(np.array(numbers, dtype=object), path, otherwise=array)
-    if array.dtype.kind == "O":
-        return _integers(array, path, otherwise=None)
-    return array if array.dtype.kind in KINDS else None
+    kind = array.dtype.kind
+    if kind in "ufc" and array.dtype.itemsize >= _WIDE and (abs(array) >= _ROUNDED).any():
+        # NumPy makes floats of integers that stand beside floats, or above 63 bits beside others.
+        return _exact(np.array(numbers, dtype=object), path, otherwise=array)
+    if kind == "O":
+        return _exact(array, path, otherwise=None)
+    return array if kind in KINDS else None
 
 
-def _integers(numbers: Any, path: str, otherwise: NDArray[Any] | None) -> NDArray[Any] | None:
+def _exact(numbers: Any, path: str, otherwise: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return integers as integers, and `otherwise` if they keep their values as floats."""
     flat: list[Any] = numbers.ravel().tolist()
-    if not all(type(number) is int for number in flat):
-        return otherwise
+    integers = [number for number in flat if type(number) is int]
+    if integers and len(integers) == len(flat):
+        return _integers(numbers, integers, path)
+    if otherwise is None and not all(isinstance(number, _NUMBERS) for number in flat):
+        return None
+    for number in integers:
+        if abs(number) >= _PAST_FLOATS or int(float(number)) != number:
+            msg = (
+                f"{path}: {number} stands beside floats, and floats of 64 bits lack it. Give "
+                "integers only, or floats only."
+            )
+            raise ConversionError(msg)
+    return (
+        np.array(flat, dtype=np.float64).reshape(numbers.shape) if otherwise is None else otherwise
+    )
+
+
+def _integers(numbers: Any, flat: list[int], path: str) -> NDArray[Any]:
     low, high = min(flat), max(flat)
     if high >= 2 * _BEYOND or low < 0:
         found = f"{high}" if high >= 2 * _BEYOND or high < _BEYOND else f"{high} beside {low}"

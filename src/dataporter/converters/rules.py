@@ -29,11 +29,15 @@ Rules: TypeAlias = tuple[Rule, ...]
 
 
 class Step(NamedTuple):
-    """The result of following rules by one step: this part's dtype, and rules for its contents."""
+    """The result of following rules by one step: this part's dtype, and rules for its contents.
+
+    `named` are the matched keys that name this part itself, and do not end with `*`.
+    """
 
     dtype: torch.dtype | None
     rules: Rules
     matched: tuple[str, ...]
+    named: tuple[str, ...]
 
 
 def as_rules(conversions: Any) -> Rules:
@@ -82,10 +86,12 @@ def take_step(rules: Rules, step: str) -> Step:
         if rest is not None:
             left.append(rule._replace(rest=rest))
     ended = [rule for rule in left if not rule.rest]
+    matched = tuple(rule.key for rule in ended)
     return Step(
         dtype=ended[0].dtype if ended else None,
         rules=tuple(rule for rule in left if rule.rest),
-        matched=tuple(rule.key for rule in ended),
+        matched=matched,
+        named=tuple(key for key in matched if not key.endswith(("*", "[*]"))),
     )
 
 

@@ -141,7 +141,9 @@ class HFDatasetWrapper(Dataset[Any]):
                     column = column._replace(flat=as_python_would(column.flat, name))
             columns[name] = column
         # Convert here, so that a value that does not fit fails in the fetch, as in __getitem__.
-        return _Rows(table, self._converted(columns), self.converter)
+        # Rows may lack a value, and then it is up to `collate_fn` to refuse the column.
+        whole = {name: columns[name] for name in columns if not _has_gaps(columns[name])}
+        return _Rows(table, columns | self._converted(whole), self.converter)
 
     def collate_fn(self, rows: Sequence[Any]) -> dict[str, Any]:
         """Make a batch of rows: numbers stacked, tokens padded, texts tokenised.
@@ -342,6 +344,10 @@ def _from_arrow(column: Any, name: str) -> NDArray[Any] | Tokens | list[Any]:
     if found is None:
         found = list(column.to_pylist())
     return found
+
+
+def _has_gaps(column: Any) -> bool:
+    return isinstance(column, list) and None in column
 
 
 def _tokens(column: Any) -> Tokens | None:
