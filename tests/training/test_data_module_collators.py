@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from small_tokenizer import LINES, small_tokenizer
 from support import Ids, flat, one_pass
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from dataporter import (
     CollationError,
+    ConversionError,
     OptionError,
     OptionTypeError,
 )
@@ -293,3 +294,35 @@ def test_images_of_pil_in_a_hugging_face_dataset_are_scaled_and_normalised():
     (batch,) = module.train_dataloader()
     back = (batch["pixel_values"][:, 0, 0, 0] * 0.229 + 0.485) * 255
     assert back.round().int().tolist() == batch["labels"].tolist()
+
+
+def test_a_dataset_of_tensors_of_ids_makes_batches_of_ids():
+    ids = torch.randint(0, 100, (10, 7))
+    module = UniversalDataModule(TensorDataset(ids), task_spec=TaskSpec.lm_tiny(), val_split=0)
+    (batch,) = module.train_dataloader()
+    assert sorted(batch["input_ids"].tolist()) == sorted(ids.tolist())
+    labelled = TensorDataset(ids, ids)
+    module = UniversalDataModule(labelled, task_spec=TaskSpec.lm_tiny(), val_split=0)
+    with pytest.raises(CollationError, match=r"is a tuple of 2 sequences, .* a dict of columns"):
+        next(iter(module.train_dataloader()))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_ragged_lists_of_numbers_are_padded_without_a_task(batch_size):
+    rows = [[1, 2, 3], [4], [], [5, 6]]
+    module = UniversalDataModule(rows, batch_size=batch_size, val_split=0, pad_token_id=9)
+    found = [row for batch in module.train_dataloader() for row in batch.tolist()]
+    assert sorted([each for each in row if each != 9] for row in found) == sorted(rows)
+    floats = UniversalDataModule([[0.5], [1.5, 2.5]], val_split=0)
+    (batch,) = floats.train_dataloader()
+    assert sorted(batch.tolist()) == [[0.5, 0], [1.5, 2.5]]
+    assert batch.dtype is torch.float64
+
+
+def test_rows_of_unequal_dtypes_are_padded_without_rounding():
+    rows = [torch.tensor([2**24 + 1]), torch.ones(2)]
+    module = UniversalDataModule(rows, val_split=0)
+    with pytest.raises(
+        ConversionError, match=r"the rows, row .: 16777217 does not fit into float32"
+    ):
+        next(iter(module.train_dataloader()))

@@ -11,7 +11,13 @@ from small_tokenizer import LINES, small_tokenizer
 from transformers import DataCollatorForLanguageModeling
 
 from dataporter import CollationError, OptionError, OptionTypeError
-from dataporter.training import LanguageModelingDataCollator, TaskSpec, TextCollator
+from dataporter.errors import ConversionError
+from dataporter.training import (
+    CollatorRegistry,
+    LanguageModelingDataCollator,
+    TaskSpec,
+    TextCollator,
+)
 
 TOKENIZER = small_tokenizer()
 # Without the padding token, which transformers' collator takes for padding anywhere.
@@ -89,10 +95,178 @@ def test_rows_own_labels_are_kept():
         {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]},
         {"input_ids": [8], "labels": [9]},
     ]
-    for mlm in (False, True):
-        out = TextCollator(TOKENIZER, mlm=mlm, mlm_probability=1.0, padding_side="left")(rows)
-        assert out["labels"].tolist() == [[-100, 6, 7], [-100, -100, 9]]
-        assert out["input_ids"].tolist() == [[5, 6, 7], [0, 0, 8]]
+    out = TextCollator(TOKENIZER, padding_side="left")(rows)
+    assert out["labels"].tolist() == [[-100, 6, 7], [-100, -100, 9]]
+    assert out["input_ids"].tolist() == [[5, 6, 7], [0, 0, 8]]
+
+
+@pytest.mark.parametrize("labels", [[5, 6], [-100, 6], 1])
+def test_rows_with_labels_are_refused_where_masking_makes_the_labels(labels):
+    collator = CollatorRegistry().get_collator(
+        task_spec=TaskSpec(name="a", modality="text", task_type="mlm"), tokenizer=TOKENIZER
+    )
+    with pytest.raises(CollationError, match=r"mlm=True makes the labels, .* Remove that column"):
+        collator(rows_of([[5, 6]], labels=labels))
+    out = collator(rows_of([[5, 6]], label=1))
+    assert out["label"].tolist() == [1]
+
+
+# Columns of anything but tokens
+
+
+multi_hot = [1, 0] * 100
+embedding = torch.linspace(0, 1, 768)
+
+
+@pytest.mark.parametrize("name", ["label", "labels"])
+@pytest.mark.parametrize("kind", sorted(kinds))
+@pytest.mark.parametrize("length", [1, 2, 200])
+def test_labels_of_two_hundred_classes_are_kept_whole(name, kind, length):
+    collator = CollatorRegistry().get_collator(
+        task_spec=TaskSpec.cls_tiny(), pad_to_multiple_of=7, padding_side="left"
+    )
+    batch = [{"input_ids": list(range(length)), name: kinds[kind](multi_hot)} for _ in range(2)]
+    assert collator(batch)["labels"].tolist() == [multi_hot] * 2
+
+
+@pytest.mark.parametrize("values", [embedding, embedding.numpy(), embedding.tolist()])
+@pytest.mark.parametrize("length", [3, 768])
+def test_an_embedding_is_kept_whole_beside_texts_of_any_length(values, length):
+    collator = TextCollator(max_length=128, pad_to_multiple_of=100)
+    out = collator(rows_of([list(range(length))] * 2, embedding=values))
+    assert torch.equal(out["embedding"].float(), torch.stack([embedding] * 2))
+    assert out["input_ids"].shape == (2, 200 if length > 100 else 100)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, torch.uint64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
+        *(torch.float8_e4m3fn, torch.float8_e5m2),
+    ],
+)
+@pytest.mark.parametrize("batch", [[[1, 0]], [[1, 0], [1, 1]], [[1], [], [1, 0, 1]], [[], []]])
+def test_a_column_keeps_its_dtype_in_every_batch(dtype, batch):
+    rows = [torch.tensor(row, dtype=torch.float32).to(dtype) for row in batch]
+    kinds_of_rows = [rows]
+    if "bfloat16" not in str(dtype) and "float8" not in str(dtype):
+        kinds_of_rows.append([row.numpy() for row in rows])
+    for values in kinds_of_rows:
+        out = TextCollator(max_length=1)([{"input_ids": [5], "x": each} for each in values])["x"]
+        assert out.dtype is dtype
+        numbers = (out.real if out.is_complex() else out).float()
+        assert [
+            row[: len(each)].tolist() for row, each in zip(numbers, batch, strict=True)
+        ] == batch
+
+
+@pytest.mark.parametrize(
+    ("batch", "dtype"),
+    [
+        ([[0.5], []], torch.float64),
+        ([[1700000000.123]], torch.float64),
+        ([[1, 2], [3]], torch.int64),
+        ([[True], [False]], torch.bool),
+        ([[2**63 - 1], [-(2**63)]], torch.int64),
+        ([(1.5, 2), (3, 4)], torch.float64),
+    ],
+)
+def test_numbers_of_python_keep_their_values(batch, dtype):
+    out = TextCollator()([{"input_ids": [5], "x": row} for row in batch])["x"]
+    assert out.dtype is dtype
+    assert [row[: len(each)].tolist() for row, each in zip(out, batch, strict=True)] == [
+        list(row) for row in batch
+    ]
+
+
+def test_unsigned_integers_keep_their_values():
+    rows = [{"input_ids": [5], "x": np.array([2**64 - 1, 1], dtype=np.uint64)}]
+    assert TextCollator()(rows)["x"].tolist() == [[2**64 - 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([[2**63], [1]], "column 'x': 9223372036854775808 does not fit into int64"),
+        ([[2**53 + 1, 0.5]], "column 'x': 9007199254740993 stands beside floats"),
+        ([[1, None]], "column 'x': expected sequences of numbers"),
+        ([[1, [2]]], "column 'x': expected sequences of numbers"),
+        ([np.ones(1, dtype=np.uint64), [1]], "there are int64 and uint64 among them"),
+        ([torch.tensor([2**24 + 1]), torch.ones(1)], "row 0: 16777217 does not fit into float32"),
+        ([np.array(["a"])], "found an array of <U1"),
+    ],
+)
+def test_numbers_that_would_change_are_refused(values, said):
+    with pytest.raises((CollationError, ConversionError), match=said):
+        TextCollator()([{"input_ids": [5], "x": value} for value in values])
+
+
+@pytest.mark.parametrize("name", ["input_ids", "token_type_ids"])
+def test_tokens_that_int64_lacks_are_refused(name):
+    ids = np.array([2**64 - 1], dtype=np.uint64)
+    with pytest.raises(CollationError, match=f"'{name}', row 0: 184467.* does not fit into int64"):
+        TextCollator()([{"input_ids": [5], name: ids}])
+
+
+def test_tokens_of_a_dtype_that_numpy_lacks_are_named():
+    with pytest.raises(CollationError, match=r"row 0: .* found torch.bfloat16. .* \.float\(\)"):
+        TextCollator()([{"input_ids": [5], "loss_mask": torch.ones(1, dtype=torch.bfloat16)}])
+
+
+@pytest.mark.parametrize(
+    ("row", "dtype"),
+    [
+        ([0.5, 1e300], torch.float64),
+        (np.array([0.5, 1.5], dtype=np.float32), torch.float32),
+        (torch.tensor([0.5, 1.5]).half(), torch.float16),
+    ],
+)
+def test_weights_of_tokens_keep_their_dtype(row, dtype):
+    batch = [{"input_ids": [5, 6], "weight": row}, {"input_ids": [5], "weight": row[:0]}]
+    out = TextCollator(token_columns=["weight"])(batch)["weight"]
+    assert out.tolist() == [list(row), [0, 0]]
+    assert out.dtype is dtype
+
+
+def test_columns_of_tokens_are_cut_and_padded_with_the_tokens():
+    names = ["token_type_ids", "position_ids", "loss_mask", "decoder_input_ids", "mine"]
+    rows = [{"input_ids": row, **dict.fromkeys(names, row)} for row in ([1] * 9, [1] * 2)]
+    collator = TextCollator(max_length=5, pad_to_multiple_of=4, token_columns=["mine"])
+    out = collator(rows)
+    for name in names:
+        assert out[name].tolist() == [[1] * 5 + [0] * 3, [1] * 2 + [0] * 6]
+
+
+def test_all_that_a_tokenizer_returns_are_columns_of_tokens():
+    def by_characters_with_weights(texts, **_):
+        ids = [list(map(ord, text)) for text in texts]
+        return {"input_ids": ids, "heavy": [[1.5] * len(row) for row in ids]}
+
+    out = TextCollator(by_characters_with_weights, max_length=2, pad_token_id=0)(["abc", "a"])
+    assert out["heavy"].tolist() == [[1.5, 1.5], [1.5, 0]]
+
+
+@pytest.mark.parametrize("task_type", ["seq2seq", "token_classification"])
+def test_labels_that_are_tokens_are_cut(task_type):
+    spec = TaskSpec(name="a", modality="text", task_type=task_type, max_length=2)
+    collator = CollatorRegistry().get_collator(task_spec=spec)
+    rows = [{"input_ids": [5] * 3, "labels": [6] * 3}, {"input_ids": [5], "labels": [6]}]
+    assert collator(rows)["labels"].tolist() == [[6, 6], [6, -100]]
+
+
+def test_labels_of_other_things_than_tokens_are_not_cut_in_language_modelling():
+    collator = CollatorRegistry().get_collator(task_spec=TaskSpec.lm_tiny())
+    with pytest.raises(
+        CollationError, match=r"row 0: 200 labels for 2 input ids .* own_labels_only"
+    ):
+        collator(rows_of([[5, 6]], labels=multi_hot))
+
+
+def test_padding_that_labels_cannot_hold_is_refused():
+    rows = [{"input_ids": [5], "labels": np.ones(n, dtype=np.uint8)} for n in (1, 2)]
+    with pytest.raises(CollationError, match=r"'labels' .*padding -100 does not fit into uint8"):
+        TextCollator(own_labels_only=True)(rows)
 
 
 def test_padding_that_the_rows_bring_along_has_no_labels():
@@ -254,6 +428,7 @@ def test_text_without_a_tokenizer_is_an_error_that_says_so():
         ({"pad_to_multiple_of": 2.0}, OptionTypeError, "pad_to_multiple_of must be an int"),
         ({"mlm": True}, OptionError, r"requires a mask token.* mask_token_id="),
         ({"mlm": True, "mask_token_id": 4}, OptionError, r"requires the size of.*pass vocab_size="),
+        ({"token_columns": "mine"}, OptionTypeError, r"found the str 'mine'. Pass \['mine'\]"),
         ({"mlm_probability": 0}, OptionError, "mlm_probability must be above 0"),
         (
             {"mlm": True, "own_labels_only": True},

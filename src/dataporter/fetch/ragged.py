@@ -27,7 +27,7 @@ IGNORED = -100  # the label of a token that no loss is computed for
 class Ragged:
     """Rows of numbers: `flat` holds them end to end, `lengths` says where each ends.
 
-    `flat` is int64 or float32.
+    `flat` is int64, or floats of the dtype that the rows have.
     """
 
     flat: NDArray[Any]
@@ -97,7 +97,8 @@ def flatten(rows: Sequence[Any], name: str) -> Ragged:
         return Ragged(torch.cat(list(rows)).numpy(), lengths)  # a third of the time of arrays
     arrays = [_as_array(row, number, name) for number, row in enumerate(rows)]
     lengths = np.array(list(map(len, arrays)), dtype=np.int64)
-    return Ragged(np.concatenate(arrays), lengths)
+    # An empty row has no dtype: that of an empty list or tensor is anything.
+    return Ragged(np.concatenate([each for each in arrays if each.size] or arrays), lengths)
 
 
 def _is_of_ids(row: Any) -> bool:
@@ -111,10 +112,17 @@ def _is_of_ids(row: Any) -> bool:
 
 
 def _as_array(row: Any, number: int, name: str) -> NDArray[Any]:
-    """One row as int64 or float32."""
+    """One row as int64, or as floats of its own dtype."""
     try:
         numbers = row.detach().cpu().numpy() if isinstance(row, torch.Tensor) else np.asarray(row)
     except (TypeError, ValueError) as error:
+        if isinstance(row, torch.Tensor):
+            msg = (
+                f"column {name!r}, row {number}: expected integers or floats of 16 to 64 bits that "
+                f"NumPy has, found {row.dtype}. Convert it in the dataset, for example with "
+                ".float()."
+            )
+            raise CollationError(msg) from error
         msg = f"column {name!r}, row {number}: expected a sequence of numbers, found {error}."
         raise CollationError(msg) from error
     if numbers.ndim != 1:
@@ -125,12 +133,21 @@ def _as_array(row: Any, number: int, name: str) -> NDArray[Any]:
         raise CollationError(msg)
     if numbers.size == 0:
         return np.empty(0, dtype=np.int64)  # an empty list is of any type
+    if numbers.dtype == np.uint64 and numbers.max() > _MOST:
+        msg = (
+            f"column {name!r}, row {number}: {numbers.max()} does not fit into int64, the dtype of "
+            "tokens. Convert it in the dataset."
+        )
+        raise CollationError(msg)
     if numbers.dtype.kind in "biu":
         return numbers.astype(np.int64, copy=False)
     if numbers.dtype.kind == "f":
-        return numbers.astype(np.float32, copy=False)
+        return numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
     msg = f"column {name!r}, row {number}: expected numbers, found {numbers.dtype} {row!r}."
     raise CollationError(msg)
+
+
+_MOST = np.iinfo(np.int64).max
 
 
 def _is_compound(value: Any) -> bool:

@@ -10,6 +10,7 @@ import inspect
 import warnings
 from array import array
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,7 +37,7 @@ from dataporter.training.default_collator import DefaultCollator
 from dataporter.training.factory import DataLoaderConfig, DataLoaderFactory
 from dataporter.training.registry import CollatorRegistry
 from dataporter.training.task_spec import TaskSpec
-from dataporter.training.tensor_collator import TensorCollator, is_tensor
+from dataporter.training.tensor_collator import TensorCollator, is_list_of_numbers, is_tensor
 
 
 @runtime_checkable
@@ -74,10 +75,10 @@ class UniversalDataModule:
 
     Batches are made by the first of these: `collate_fn`; the `CollatorRegistry`'s collator for
     `task_spec`; the text collator, if there is a `tokenizer`; the dataset's own `collate_fn`;
-    default collation. A list of tensors gives batches of one tensor: rows of unequal shapes are
-    padded with 0 at their ends. A `task_spec` such as `TaskSpec.lm_tiny()` makes dicts with
-    attention masks and labels of token ids instead. `pad_token_id` pads ids, in place of the
-    tokenizer's padding token or 0.
+    default collation. A list of tensors gives batches of one tensor: rows of unequal shapes, also
+    lists of numbers, are padded with 0 at their ends. A `task_spec` such as `TaskSpec.lm_tiny()`
+    makes dicts with attention masks and labels of token ids instead. `pad_token_id` pads ids, in
+    place of the tokenizer's padding token or 0.
 
     Each loader is made at its first use, so a process group must be initialized by then. Later
     calls return the same loader: its passes are the epochs of one run, and the module has one
@@ -309,16 +310,20 @@ def _collator(
         if pad_token_id is not None:
             raise _unused(pad_token_id, "the dataset's own collate_fn makes the batches")
         return own  # type: ignore[no-any-return]
-    lists = [data for data in (train_data, val_data) if _are_tensors(data)]
+    lists = [data for data in (train_data, val_data) if _are_rows(data)]
     if pad_token_id is not None and not lists:
         raise _unused(pad_token_id, "there is neither a tokenizer= nor a task_spec=")
     # With default collation, too, a batch of tensors is one tensor.
-    is_ragged = len({row.shape for data in lists for row in data}) > 1
+    rows = chain.from_iterable(lists)
+    is_ragged = len({row.shape if is_tensor(row) else len(row) for row in rows}) > 1
     return TensorCollator(pad_token_id or 0) if is_ragged else None
 
 
-def _are_tensors(data: Any) -> bool:
-    return isinstance(data, list | tuple) and all(map(is_tensor, data))
+def _are_rows(data: Any) -> bool:
+    """Return True for rows that can be padded: tensors and arrays, or lists of numbers."""
+    if not isinstance(data, list | tuple):
+        return False
+    return all(map(is_tensor, data)) or all(map(is_list_of_numbers, data))
 
 
 def _unused(pad_token_id: int, why: str) -> OptionError:

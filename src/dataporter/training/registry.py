@@ -21,6 +21,11 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 # Tasks whose labels the text collator makes. True means that it makes them by masking.
 _MASKS = {"lm": False, "causal_lm": False, "masked_lm": True, "mlm": True}
+# Other tasks whose labels are tokens, so that `max_length` truncates them.
+_TOKEN_LABELS = (
+    *("seq2seq", "translation", "summarization"),
+    *("token_classification", "ner"),
+)
 
 
 def _no_defaults(_: TaskSpec) -> dict[str, Any]:
@@ -32,6 +37,7 @@ def _text_defaults(task_spec: TaskSpec) -> dict[str, Any]:
         "max_length": task_spec.max_length,
         "mlm": _MASKS.get(task_spec.task_type, False),
         "own_labels_only": task_spec.task_type not in _MASKS,
+        "token_labels": task_spec.task_type in (*_MASKS, *_TOKEN_LABELS),
     }
 
 

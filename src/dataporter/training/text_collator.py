@@ -14,6 +14,7 @@ from dataporter.errors import CollationError, OptionError, OptionTypeError
 from dataporter.fetch.ragged import IGNORED, Ragged, Side, flatten, is_sequence, padded
 from dataporter.fetch.rows import check_rows, collate_values, columns_of, take_column
 from dataporter.training.masking import mask_tokens, row_keys
+from dataporter.training.tensor_collator import pad, rows_of_numbers
 
 
 class LanguageModelingDataCollator:
@@ -21,7 +22,7 @@ class LanguageModelingDataCollator:
 
     A row is a dict with `input_ids` (a list, an array or a tensor), a dict with `text`, or
     just the ids or the text. The tokenizer is any callable that takes a list of strings and
-    returns `input_ids`, like Hugging Face's tokenizers.
+    returns `input_ids`, like Hugging Face's tokenizers. Rows of a `TensorDataset` of ids will do.
 
     >>> collator = LanguageModelingDataCollator()
     >>> batch = collator([{"input_ids": [5, 6, 7]}, {"input_ids": [8]}])
@@ -34,14 +35,21 @@ class LanguageModelingDataCollator:
 
     Labels: `labels` of the rows are kept, padded with -100. Otherwise labels are a copy of the
     ids, with -100 where the attention mask is 0. With `mlm=True` they are the ids of the masked
-    tokens, and -100 elsewhere. With `own_labels_only=True`, for tasks other than language
-    modelling, only the rows' own `labels` or `label` are used. Every other column is kept:
-    sequences of numbers are padded with 0, everything else gets default collation.
+    tokens, and -100 elsewhere; rows with `labels` are then refused. With `own_labels_only=True`,
+    for tasks other than language modelling, only the rows' own `labels` or `label` are used.
 
-    `max_length` truncates every sequence. `pad_to_multiple_of` rounds the padded length up,
-    even above `max_length`. `padding_side`, `pad_token_id`, `mask_token_id`, `vocab_size` and
-    `special_token_ids` default to the tokenizer's. Without a tokenizer, ids are padded with 0 on
-    the right.
+    `max_length` truncates columns of tokens: `input_ids`, all that the tokenizer returns,
+    `attention_mask`, `token_type_ids`, `special_tokens_mask`, `position_ids`, `loss_mask`,
+    `decoder_input_ids`, `decoder_attention_mask`, and those of `token_columns`. `labels` are
+    tokens if `token_labels`, by default unless `own_labels_only`. `pad_to_multiple_of` rounds the
+    padded length of these columns up, even above `max_length`. Their integers have 64 bits.
+
+    Every other column is kept whole, with its own dtype (64 bits for Python's numbers):
+    sequences of numbers are stacked, padded with 0 if their lengths differ, and everything else
+    gets default collation.
+
+    `padding_side`, `pad_token_id`, `mask_token_id`, `vocab_size` and `special_token_ids` default
+    to the tokenizer's. Without a tokenizer, ids are padded with 0 on the right.
 
     In a dataporter loader, masks depend on the loader's seed, the epoch and the position.
     Elsewhere they depend on `seed` or `generator`, by default torch's global generator.
@@ -54,6 +62,8 @@ class LanguageModelingDataCollator:
         mlm: bool = False,
         mlm_probability: float = 0.15,
         own_labels_only: bool = False,
+        token_labels: bool | None = None,
+        token_columns: Sequence[str] = (),
         max_length: int | None = None,
         padding_side: Side | None = None,
         pad_to_multiple_of: int | None = None,
@@ -83,10 +93,18 @@ class LanguageModelingDataCollator:
         if seed is not None and generator is not None:
             msg = "seed conflicts with generator. Remove one of them."
             raise OptionError(msg)
+        if isinstance(token_columns, str):
+            msg = (
+                "token_columns must be a list of column names, found the str "
+                f"{token_columns!r}. Pass [{token_columns!r}]."
+            )
+            raise OptionTypeError(msg)
         self.tokenizer = tokenizer
         self.mlm = mlm
         self.mlm_probability = mlm_probability
         self.own_labels_only = own_labels_only
+        self.token_labels = not own_labels_only if token_labels is None else token_labels
+        self.token_columns = tuple(token_columns)
         self.max_length = max_length
         self.padding_side = padding_side
         self.pad_to_multiple_of = pad_to_multiple_of
@@ -101,7 +119,7 @@ class LanguageModelingDataCollator:
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
         check_rows(rows)
-        columns = self._columns(rows)
+        columns, tokenised = self._columns(rows)
         tokens = _of_integers(flatten(columns.pop("input_ids"), "input_ids"), "input_ids")
         whole_lengths = tokens.lengths
         tokens = tokens.cut(self.max_length)
@@ -111,6 +129,8 @@ class LanguageModelingDataCollator:
         attended = None if given is None else given.flat != 0
         special = self._taken(columns, "special_tokens_mask", whole_lengths)
         own_labels = take_column(columns, self._label_names())
+        if own_labels is not None:
+            self._check_labels(own_labels, whole_lengths)
 
         ids, labels = tokens.flat, None
         if own_labels is None and self.mlm:
@@ -126,23 +146,26 @@ class LanguageModelingDataCollator:
             ),
         }
         if own_labels is not None:
-            batch["labels"] = self._column("labels", own_labels, fill=IGNORED)
+            batch["labels"] = self._column(
+                "labels", own_labels, fill=IGNORED, are_tokens=self.token_labels
+            )
         elif labels is not None:
             batch["labels"] = padded(labels, places, IGNORED)
+        of_tokens = {*_TOKEN_COLUMNS, *self.token_columns, *tokenised}
         for name, values in columns.items():
-            batch[name] = self._column(name, values, fill=0)
+            batch[name] = self._column(name, values, fill=0, are_tokens=name in of_tokens)
         return batch
 
-    def _columns(self, rows: Sequence[Any]) -> dict[str, list[Any]]:
-        """Return the rows as columns, among them `input_ids`."""
+    def _columns(self, rows: Sequence[Any]) -> tuple[dict[str, list[Any]], Sequence[str]]:
+        """Return the rows as columns, among them `input_ids`, and those made by the tokenizer."""
         if isinstance(rows[0], str):
             columns = {"text": list(rows)}
         elif isinstance(rows[0], Mapping):
             columns = columns_of(rows)
         else:
-            columns = {"input_ids": list(rows)}
+            columns = {"input_ids": _bare_ids(rows)}
         if "input_ids" in columns:
-            return columns
+            return columns, ()
         if "text" not in columns:
             found = ", ".join(map(repr, columns)) or "(none)"
             msg = (
@@ -150,7 +173,8 @@ class LanguageModelingDataCollator:
                 "the column of ids or texts in the dataset."
             )
             raise CollationError(msg)
-        return columns | self._tokenised(columns.pop("text"))
+        tokenised = self._tokenised(columns.pop("text"))
+        return columns | tokenised, list(tokenised)
 
     def _tokenised(self, texts: list[Any]) -> dict[str, list[Any]]:
         if self.tokenizer is None:
@@ -211,9 +235,31 @@ class LanguageModelingDataCollator:
             vocab_size=self._vocab_size(),
         )
 
-    def _column(self, name: str, values: list[Any], *, fill: int) -> Any:
+    def _check_labels(self, labels: list[Any], lengths: NDArray[np.int64]) -> None:
+        if self.mlm:
+            msg = (
+                "mlm=True makes the labels, but the rows have 'labels' already. Remove that column "
+                "from the dataset to mask tokens, or pass mlm=False (or another task_type) to "
+                "train on those labels."
+            )
+            raise CollationError(msg)
+        if self.own_labels_only or self.max_length is None or not all(map(is_sequence, labels)):
+            return
+        for number, (row, length) in enumerate(zip(labels, lengths, strict=True)):
+            if len(row) > self.max_length and len(row) != length:
+                msg = (
+                    f"column 'labels', row {number}: {len(row)} labels for {length} input ids "
+                    f"would be cut to max_length={self.max_length}. For labels of anything but "
+                    "these tokens pass own_labels_only=True, or use a task of another task_type."
+                )
+                raise CollationError(msg)
+
+    def _column(self, name: str, values: list[Any], *, fill: int, are_tokens: bool) -> Any:
+        what = f"column {name!r}"
         if not all(map(is_sequence, values)):
-            return collate_values(values, f"column {name!r}")
+            return collate_values(values, what)
+        if not are_tokens:
+            return pad(rows_of_numbers(values, what), fill, what, self._side())
         column = flatten(values, name).cut(self.max_length)
         width = column.width(self.pad_to_multiple_of)
         return padded(column.flat, column.places(width, self._side()), fill)
@@ -278,6 +324,27 @@ class LanguageModelingDataCollator:
 
 
 TextCollator = LanguageModelingDataCollator
+
+# Columns of one number for each token, by the names that are usual.
+_TOKEN_COLUMNS = (
+    *("token_type_ids", "position_ids", "loss_mask"),
+    *("decoder_input_ids", "decoder_attention_mask"),
+)
+
+
+def _bare_ids(rows: Sequence[Any]) -> list[Any]:
+    """Return rows of ids, also those of a `TensorDataset` of ids, each a tuple of one row."""
+    first = rows[0]
+    if not isinstance(first, tuple | list) or not first or not is_sequence(first[0]):
+        return list(rows)
+    if len(first) > 1:
+        msg = (
+            f"row 0 is a {type(first).__name__} of {len(first)} sequences, and nothing says which "
+            "are the ids. Let the dataset return a dict of columns, such as {'input_ids': ..., "
+            "'labels': ...}."
+        )
+        raise CollationError(msg)
+    return [row[0] for row in rows]
 
 
 def _truncation(max_length: int) -> dict[str, Any]:
