@@ -241,3 +241,21 @@ def test_options_of_images_that_cannot_work_are_refused_at_once(options, error, 
 
 def test_both_names_are_one_class():
     assert VisionCollator is VisionDataCollator
+
+
+@pytest.mark.parametrize(
+    "image",
+    [torch.ones(3, 4, 4), np.ones((3, 4, 4), np.float32), Image.new("RGB", (4, 4), "white")],
+)
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_pair_may_be_a_list(image, kind):
+    out = VisionDataCollator(normalize=False)([kind([image, 3]), kind([image, 4])])
+    assert torch.equal(out["pixel_values"], torch.ones(2, 3, 4, 4))
+    assert out["labels"].tolist() == [3, 4]
+
+
+def test_a_list_of_numbers_is_an_image_and_one_of_unequal_lengths_is_none():
+    out = VisionDataCollator(normalize=False)([[[0.5, 1.0], [0.25, 0.0]]])
+    assert out["pixel_values"].tolist() == [[[[0.5, 1.0], [0.25, 0.0]]]]
+    with pytest.raises(CollationError, match=r"image 0: expected a tensor, .* found list of 2"):
+        VisionDataCollator()([[[0.5], [0.25, 0.0]]])

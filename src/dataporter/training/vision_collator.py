@@ -55,8 +55,9 @@ class VisionDataCollator:
     """Makes `pixel_values` and, if the rows have them, `labels`.
 
     A row is a dict with an image as `pixel_values`, `image` or `img` and optionally `labels` or
-    `label`; or an (image, label) pair; or an image. Images are tensors, arrays or PIL images.
-    Integers are scaled to [0, 1]; floats should already be in [0, 1]. Other columns are kept.
+    `label`; or an (image, label) pair, also as a list; or an image. Images are tensors, arrays or
+    PIL images. Integers are scaled to [0, 1]; floats should already be in [0, 1]. Other columns
+    are kept.
 
     >>> white = np.full((2, 2, 3), 255, dtype=np.uint8)
     >>> collator = VisionDataCollator(mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5])
@@ -191,14 +192,24 @@ VisionCollator = VisionDataCollator
 def _columns(rows: Sequence[Any]) -> dict[str, list[Any]]:
     if isinstance(rows[0], Mapping):
         return columns_of(rows)
-    if not isinstance(rows[0], tuple):
+    if not _is_pair(rows[0]):
         return {"image": list(rows)}
     names = ("image", "label")
     for number, row in enumerate(rows):
-        if not isinstance(row, tuple) or len(row) != len(rows[0]) or len(row) not in (1, 2):
+        if not _is_pair(row) or len(row) != len(rows[0]) or len(row) not in (1, 2):
             msg = f"row {number}: expected an (image, label) pair like row 0, found {_brief(row)}."
             raise CollationError(msg)
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=False))
+
+
+def _is_pair(row: Any) -> bool:
+    """Return True for a tuple, and for a list that begins with an image.
+
+    Any other list is itself an image, as nested lists of numbers.
+    """
+    if not isinstance(row, list) or not row:
+        return isinstance(row, tuple)
+    return getattr(row[0], "ndim", 0) > 1 or hasattr(row[0], "convert")
 
 
 def _as_array(image: Any, number: int) -> NDArray[Any]:
@@ -214,7 +225,14 @@ def _as_array(image: Any, number: int) -> NDArray[Any]:
         msg = f"image {number}: expected a tensor, an array or a PIL image, found {_brief(image)}."
         raise CollationError(msg)
     else:
-        array = np.asarray(image)
+        try:
+            array = np.asarray(image)
+        except ValueError as error:  # lists of unequal lengths
+            msg = (
+                f"image {number}: expected a tensor, an array or a PIL image, found "
+                f"{_brief(image)} that is no image: {error}"
+            )
+            raise CollationError(msg) from error
     if array.ndim not in (2, 3) or 0 in array.shape:
         msg = (
             f"image {number} must have height, width and optionally channels, found shape "
