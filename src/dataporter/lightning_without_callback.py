@@ -1,10 +1,12 @@
 """The warning that Lightning resumes a loader without `ResumeCallback`.
 
 Lightning counts batches and epochs by itself, and a loader cannot see those counters. When both
-resume at the end of an epoch, Lightning may take the whole next epoch for done. The callback
-corrects both. A program without the callback may import none of our Lightning modules. So the
-loader itself looks for Lightning's loops among the calling frames: in its first pass, in passes
-that begin at a loaded position, and only if Lightning is imported.
+resume at the end of an epoch, Lightning takes a pass over the empty rest of that epoch for the
+whole next epoch. So without the callback such a pass goes on with the next epoch, as torch's
+loader would. The callback corrects the rest, too. A program without the callback may import none
+of our Lightning modules. So the loader itself looks for Lightning's loops among the calling
+frames: in its first pass, in passes that begin at a loaded position, and only if Lightning is
+imported.
 """
 
 from __future__ import annotations
@@ -28,28 +30,34 @@ _FETCHING = {  # between a loop and its loaders
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()  # trainers
 
 
-def warn_if_lightning_resumes_alone(*, loaded: bool) -> None:
-    """Warn if a trainer without the callback starts a pass of a resumed training.
+def lightning_resumes_alone(*, loaded: bool) -> bool:
+    """Return True, and warn, if a trainer without the callback starts a pass of a resumed training.
 
     Training is resumed if a state was `loaded` into the loader, or a checkpoint into the trainer.
     """
     if not any(package in sys.modules for package in _PACKAGES):
-        return
+        return False
     trainer = _training_trainer()
-    if trainer is None or not (loaded or trainer.ckpt_path) or trainer in _warned:
-        return
+    if trainer is None or not (loaded or trainer.ckpt_path):
+        return False
     ours: Any = sys.modules.get("dataporter.trainers.lightning.resume")
     if ours is not None and any(
         isinstance(each, ours.ResumeCallback) for each in trainer.callbacks
     ):
-        return
+        return False
+    if trainer not in _warned:
+        _warn_once(trainer)
+    return True
+
+
+def _warn_once(trainer: Any) -> None:
     _warned.add(trainer)
     msg = (
-        "Lightning resumes this loader without dataporter's ResumeCallback, and may lose or repeat "
-        "an epoch. Add the callback: from dataporter.trainers.lightning import ResumeCallback; "
+        "Lightning resumes this loader without dataporter's ResumeCallback, and may repeat or lose "
+        "data. Add the callback: from dataporter.trainers.lightning import ResumeCallback; "
         "Trainer(callbacks=[ResumeCallback()]); and pass the checkpoint to fit(ckpt_path=...)."
     )
-    warnings.warn(msg, MissingCallbackWarning, stacklevel=3)
+    warnings.warn(msg, MissingCallbackWarning, stacklevel=4)
 
 
 def _training_trainer() -> Any:

@@ -20,7 +20,7 @@ from dataporter.law import Plan
 from dataporter.law.epochs import MOST_UNUSED, Cursor
 from dataporter.law.explanation import Explanation, summary
 from dataporter.law.state import Progress, build_state
-from dataporter.lightning_without_callback import warn_if_lightning_resumes_alone
+from dataporter.lightning_without_callback import lightning_resumes_alone
 from dataporter.looking import batch_at, contents_at, samples_at
 from dataporter.options import (
     UNSAID,
@@ -186,13 +186,14 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
         self._source.join_process_group()
         is_loaded = self._cursor.has_loaded_start
-        if is_loaded or self._cursor.newest_pass == 0:
-            warn_if_lightning_resumes_alone(loaded=is_loaded)
+        is_alone = (is_loaded or self._cursor.newest_pass == 0) and lightning_resumes_alone(
+            loaded=is_loaded
+        )
         epoch = self._source.epoch_told()
         if epoch is not None:  # on the sampler, as torch's users and trainers do
             self.set_epoch(epoch)
         self._source.look_again()
-        return Pass(self._cursor, self._run, self._source, self._tallies)
+        return Pass(self._cursor, self._run, self._source, self._tallies, skips_empty_rest=is_alone)
 
     def steps(self, *, progress: bool = False) -> Iterator[tuple[int, Any]]:
         """Iterate over one pass: each batch with its number in the epoch, from 0.

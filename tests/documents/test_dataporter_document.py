@@ -563,6 +563,84 @@ def test_pytorch_lightning(folder):  # noqa: C901  the snippet's own branches
     assert sorted(flat(first.seen + second.seen)) == list(range(320))
 
 
+@pytest.mark.filterwarnings("ignore")  # Lightning's own, and the advice to add our callback
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end", "on_train_epoch_end"])
+@pytest.mark.parametrize("restores", [True, False])
+def test_pytorch_lightning_at_the_last_batch_of_an_epoch(folder, hook, restores):  # noqa: C901
+    """The snippet, with and without the restoring that it announces, makes each step once."""
+    pl = pytest.importorskip("pytorch_lightning")
+
+    class SaveAt(pl.Callback):
+        """Saves once, at a hook after an epoch's last batch."""
+
+        def __init__(self, hook, path):
+            self.path = path
+            setattr(self, hook, self.save)
+
+        def save(self, trainer, *_):
+            if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and not self.path.exists():
+                trainer.save_checkpoint(self.path)
+
+    class YourLightningModule(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+            self.train_dataset = Points(320)
+            self.seen = []
+            self._dataloader_state = None
+
+        def train_dataloader(self):
+            dataloader = create_resumable_dataloader(
+                self.train_dataset, batch_size=32, shuffle=True
+            )
+            if restores and self._dataloader_state is not None:
+                dataloader.load_state_dict(self._dataloader_state)
+            return dataloader
+
+        def val_dataloader(self):
+            return DataLoader(Points(4))
+
+        def on_save_checkpoint(self, checkpoint):
+            checkpoint["dataloader_state"] = self.trainer.train_dataloader.state_dict()
+
+        def on_load_checkpoint(self, checkpoint):
+            self._dataloader_state = checkpoint.get("dataloader_state", None)
+
+        def training_step(self, batch):
+            self.seen.append(ids(batch))
+            return self.layer(batch).mean()
+
+        def validation_step(self, batch):
+            pass
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+    path = folder / "last.ckpt"
+
+    def fit(ckpt_path=None):
+        module = YourLightningModule()
+        trainer = pl.Trainer(
+            max_epochs=2,
+            accelerator="cpu",
+            logger=False,
+            callbacks=[SaveAt(hook, path)],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            default_root_dir=folder,
+        )
+        trainer.fit(module, ckpt_path=ckpt_path)
+        return module.seen
+
+    whole, rest = fit(), fit(path)
+    assert len(rest) == 10
+    assert sorted(flat(rest)) == list(range(320))
+    if restores:
+        assert rest == whole[10:]
+
+
 @pytest.mark.filterwarnings("ignore")  # Lightning's own
 def test_integration_with_lightning_reflow(folder):
     pl = pytest.importorskip("pytorch_lightning")

@@ -32,7 +32,7 @@ class Pass(Iterator[Any]):
 
     `run` yields what remains of `source` after a progress. A state loaded in the meantime takes
     effect here: the pass goes on at the loaded position, or raises if another pass has taken
-    that over.
+    that over. With `skips_empty_rest` a pass that would be empty goes on with the next epoch.
     """
 
     def __init__(
@@ -41,11 +41,14 @@ class Pass(Iterator[Any]):
         run: Callable[[Progress], Iterator[Result]],
         source: Source,
         tallies: Tallies,
+        *,
+        skips_empty_rest: bool = False,
     ) -> None:
         self._cursor = cursor
         self._run = run
         self._source = source
         self._tallies = tallies
+        self._may_go_on = skips_empty_rest  # until there is a result
         self._begin()
 
     @property
@@ -164,10 +167,18 @@ class Pass(Iterator[Any]):
             self._results = self._run(self._progress)
         self._broken = True
         try:
-            return next(self._results)
+            result = next(self._results)
         except StopIteration:
             self._broken = False
-            raise
+            if not self._may_go_on:
+                raise
+        else:
+            self._may_go_on = False
+            return result
+        self._may_go_on = False
+        self._finish()
+        self._begin()
+        return self._next_result()
 
     def _look(self) -> None:
         """Add the next result to those that come, or raise: at the end StopIteration."""
