@@ -12,7 +12,7 @@ from small_tokenizer import LINES, small_tokenizer
 from support import flat, plain
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from dataporter import ResumableDataLoader
+from dataporter import OptionTypeError, ResumableDataLoader
 from dataporter.training import (
     CheckpointManager,
     CollatorRegistry,
@@ -486,6 +486,9 @@ def test_with_pytorch_lightning(tmp_path):
     assert sorted(module.trained[:64] + module.validated[:16]) == list(range(80))
     assert module.trained[:64] != module.trained[64:]
     assert sorted(module.trained[:64]) == sorted(module.trained[64:])
+    data_module = UniversalDataModule(torch.arange(8))
+    with pytest.raises(OptionTypeError, match=r"datamodule= must be a .* trainer\.fit\(model, "):
+        trainer.fit(Trained(data_module), datamodule=data_module)
 
 
 # Best practices

@@ -179,6 +179,18 @@ class UniversalDataModule:
             self._val_loader = factory.create_dataloader(self.val_data, self._val_config)
         return self._val_loader
 
+    def on_exception(self, exception: BaseException) -> NoReturn:
+        """Raise an error that says what to pass to Lightning, which calls this hook.
+
+        It calls the hook only of a module that was passed as `datamodule=`, which has failed.
+        """
+        msg = (
+            f"datamodule= must be a LightningDataModule, found {type(self).__name__}. Pass its "
+            "loaders: trainer.fit(model, module.train_dataloader(), module.val_dataloader()), or "
+            "return them from the hooks of your own LightningModule or LightningDataModule."
+        )
+        raise OptionTypeError(msg) from exception
+
     def state_dict(self) -> dict[str, Any]:
         """Return the split and the states of both loaders, in builtins only."""
         val_loader = self._validation()
