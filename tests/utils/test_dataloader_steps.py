@@ -370,3 +370,18 @@ def test_a_loader_that_fails_is_put_back_too():
 def test_a_profile_of_nothing_is_refused(arguments, error):
     with pytest.raises(error, match=next(iter(arguments))):
         profile_dataloader([1], **arguments)
+
+
+def test_an_attribute_that_is_missing_while_loaders_are_made_is_the_one_that_is_named():
+    class Trainer(DataLoaderSetupMixin):
+        def configure_dataloaders(self):
+            return self.dataset_of_mine, None
+
+    class Model(DataLoaderSetupMixin, torch.nn.Module):
+        configure_dataloaders = Trainer.configure_dataloaders
+
+    with pytest.raises(AttributeError, match="no attribute 'dataset_of_mine'"):
+        _ = Trainer().train_dataloader
+    for name in ("train_dataloader", "val_dataloader"):
+        with pytest.raises(OptionError, match=r"raised AttributeError: .*'dataset_of_mine'"):
+            getattr(Model(), name)

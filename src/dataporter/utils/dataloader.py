@@ -245,7 +245,17 @@ class DataLoaderSetupMixin:
 
     @functools.cached_property
     def _dataloaders(self) -> tuple[Any, Any]:
-        found: Any = self.configure_dataloaders()
+        try:
+            found: Any = self.configure_dataloaders()
+        except AttributeError as error:
+            if not hasattr(type(self), "__getattr__"):
+                raise
+            # A class such as torch.nn.Module would say that it has no `train_dataloader`.
+            msg = (
+                f"{type(self).__name__}.configure_dataloaders() raised AttributeError: {error}. "
+                "Set what it needs before the loaders are used."
+            )
+            raise OptionError(msg) from error
         if not isinstance(found, tuple | list) or len(found) != 2:  # noqa: PLR2004  train, val
             msg = (
                 f"{type(self).__name__}.configure_dataloaders() must return two loaders "
