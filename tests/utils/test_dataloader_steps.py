@@ -372,6 +372,13 @@ def test_a_profile_of_nothing_is_refused(arguments, error):
         profile_dataloader([1], **arguments)
 
 
+def test_a_profile_reads_as_its_mean_and_its_throughput(clock):
+    profile = profile_dataloader(slow(clock, 12), num_batches=10)
+    assert str(profile) == "Average batch time: 0.010000s\nThroughput: 100.0 batches/s"
+    with_steps = profile_dataloader(slow(clock, 12), step_time=0.03)
+    assert str(with_steps).endswith("\nWaiting: 25.0% of the time")
+
+
 def test_an_attribute_that_is_missing_while_loaders_are_made_is_the_one_that_is_named():
     class Trainer(DataLoaderSetupMixin):
         def configure_dataloaders(self):

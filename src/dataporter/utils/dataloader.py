@@ -279,7 +279,10 @@ class DataLoaderSetupMixin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderProfile:
-    """Waiting times for batches, in seconds. They are NaN if there was no batch."""
+    """Waiting times for batches, in seconds. They are NaN if there was no batch.
+
+    `print` shows the mean and the throughput.
+    """
 
     batches: int  # delivered
     total: float  # pauses included, as in batches_per_second
@@ -292,6 +295,15 @@ class LoaderProfile:
     batches_per_second: float
     waiting_share: float | None  # share of the total time; None without a step time
 
+    def __str__(self) -> str:
+        lines = [
+            f"Average batch time: {self.mean:.6f}s",
+            f"Throughput: {self.batches_per_second:.1f} batches/s",
+        ]
+        if self.waiting_share is not None:
+            lines.append(f"Waiting: {self.waiting_share:.1%} of the time")
+        return "\n".join(lines)
+
 
 def profile_dataloader(
     loader: Iterable[Any], num_batches: int = 100, step_time: float | None = None
@@ -300,7 +312,7 @@ def profile_dataloader(
 
     With `step_time`, every batch is followed by a pause of that many seconds, in which workers
     can prepare batches as they would during a training step. `waiting_share` is then the share
-    of time that such a training would lose.
+    of time that such a training would lose. Nothing is printed: print the returned profile.
 
     This is an ordinary pass: datasets and samplers draw from the global generators as usual. A
     loader with `state_dict` and `load_state_dict` gets its old state back afterwards. Any other
