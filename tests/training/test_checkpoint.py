@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import socket
 import threading
 import zlib
 from collections import OrderedDict, defaultdict
@@ -510,3 +511,26 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path):
 
 def test_the_errors_are_exported():
     assert dataporter.CheckpointWriteError is CheckpointWriteError
+
+
+def test_one_that_the_system_does_not_let_read_is_passed_over_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # since the name of a socket must be short
+    manager = CheckpointManager(tmp_path, keep_last=1, keep_best=1, metric="loss")
+    first = manager.save(epoch=0, metrics={"loss": 0.5})
+    unreadable = tmp_path / "checkpoint-000007-epoch1.pt"
+    with socket.socket(socket.AF_UNIX) as opened_by_nobody:
+        opened_by_nobody.bind(unreadable.name)
+    with pytest.warns(
+        CheckpointDamagedWarning, match=f"{unreadable.name} cannot be read"
+    ) as caught:
+        second = manager.save(epoch=2, metrics={"loss": 0.75})
+    assert len(caught) == 1
+    assert manager.checkpoints() == [first, unreadable, second]
+    assert manager.best() == first  # a second warning would be an error
+    with pytest.warns(CheckpointDamagedWarning, match="cannot be read"):
+        assert CheckpointManager(tmp_path, metric="loss").best() == first
+    second.unlink()
+    with pytest.warns(CheckpointDamagedWarning, match=f"{unreadable.name} cannot be read"):
+        assert manager.load()["path"] == first
+    with pytest.raises(CheckpointDamagedError, match=r"cannot be read: .* Load another one"):
+        manager.load(unreadable)

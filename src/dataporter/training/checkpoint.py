@@ -90,6 +90,7 @@ class CheckpointManager:
         self._keep_last = keep_last
         self._metric = metric
         self._sign = 1 if mode == "min" else -1
+        self._known_unreadable: set[Path] = set()
         remove_leftovers(self.checkpoint_dir)
 
     def save(
@@ -236,9 +237,18 @@ class CheckpointManager:
         for path in self.checkpoints():
             try:
                 labels[path] = read_label(path)
-            except DataPorterError:
-                continue
+            except DataPorterError as error:
+                self._warn_once_if_unreadable(path, error)
         return labels
+
+    def _warn_once_if_unreadable(self, path: Path, error: DataPorterError) -> None:
+        is_unreadable = isinstance(error, CheckpointDamagedError) and isinstance(
+            error.__cause__, OSError
+        )
+        if is_unreadable and path not in self._known_unreadable:
+            self._known_unreadable.add(path)
+            msg = f"a checkpoint was left out: {error}"
+            warnings.warn(msg, CheckpointDamagedWarning, stacklevel=2)
 
     def _ranked(self, labels: dict[Path, Label]) -> list[Path]:
         """Return the checkpoints that have the metric, best first."""

@@ -272,8 +272,13 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             "CheckpointManager(folder).load() to load its newest."
         )
         raise CheckpointNotFoundError(msg) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
     with file:
-        yield file
+        try:
+            yield file
+        except OSError as error:
+            raise _unreadable(path, error) from error
 
 
 def _label(file: BinaryIO, path: Path) -> Label:
@@ -300,6 +305,14 @@ def _label(file: BinaryIO, path: Path) -> Label:
     if label.size != start:
         raise _damaged(path, f"its body has {start:,} bytes, expected {label.size:,}")
     return label
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointDamagedError:
+    msg = (
+        f"{path} cannot be read: {error.strerror or error}. Make it readable for this user, or "
+        "move it out of the folder."
+    )
+    return CheckpointDamagedError(msg)
 
 
 def _damaged(path: Path, why: str) -> CheckpointDamagedError:
