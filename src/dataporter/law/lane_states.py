@@ -38,15 +38,21 @@ class LaneState(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """All lanes of a run: how many, those of this rank, and which one was delivered last."""
+    """All lanes of a run: how many, those of this rank, and which one was delivered last.
+
+    `has_worker_info` is for the only lane of an iterable: True if `get_worker_info()` tells it that
+    it is worker 0 of 1, False if it is None there. It is None where a state does not say so: then a
+    worker process decides, as in torch. Several lanes are always told.
+    """
 
     count: int  # type: ignore[assignment]  # a tuple's method of this name is not needed
     each: Mapping[int, LaneState]
     last: int = -1
+    has_worker_info: bool | None = None
 
     def with_lane(self, lane: int, state: LaneState) -> Lanes:
         """Say that a lane was delivered up to `state`."""
-        return Lanes(self.count, {**self.each, lane: state}, lane)
+        return Lanes(self.count, {**self.each, lane: state}, lane, self.has_worker_info)
 
     def afresh(self, datasets: Mapping[int, bytes | None]) -> Lanes:
         """Begin an epoch, in which these datasets go on from their states."""
@@ -66,11 +72,14 @@ def pack(state: Any) -> bytes:
 
 def lanes_to_state(lanes: Lanes) -> dict[str, Any]:
     """Lay lanes out for users: builtins, and what their datasets return."""
-    return {
+    shown: dict[str, Any] = {
         "count": lanes.count,
         "last": lanes.last,
         "each": {str(lane): _lane_to_state(state) for lane, state in lanes.each.items()},
     }
+    if lanes.has_worker_info is not None:
+        shown["has_worker_info"] = lanes.has_worker_info
+    return shown
 
 
 def _lane_to_state(lane: LaneState) -> dict[str, Any]:
@@ -86,7 +95,12 @@ def lanes_from_state(found: Any) -> Lanes:
     """Read what `lanes_to_state` laid out, or say what is wrong with it."""
     try:
         each = {int(lane): _lane_from_state(state) for lane, state in found["each"].items()}
-        lanes = Lanes(count=int(found["count"]), last=int(found["last"]), each=each)
+        lanes = Lanes(
+            count=int(found["count"]),
+            last=int(found["last"]),
+            each=each,
+            has_worker_info=found.get("has_worker_info"),
+        )
         _check(lanes)
     except (KeyError, TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
         msg = (
@@ -102,6 +116,9 @@ def _check(lanes: Lanes) -> None:
     inside = all(0 <= lane < lanes.count for lane in found)
     if lanes.count < 1 or not inside or not -1 <= lanes.last < lanes.count:
         msg = f"of {lanes.count} lanes it has {found}, and {lanes.last} as the last one"
+        raise ValueError(msg)
+    if not isinstance(lanes.has_worker_info, bool | None):
+        msg = f"has_worker_info is {lanes.has_worker_info!r}"
         raise ValueError(msg)
     for lane, state in lanes.each.items():
         if not 0 <= state.at <= state.batches:

@@ -74,6 +74,17 @@ def test_a_shuffle_buffer_is_not_in_its_state_so_it_is_read_again(num_workers):
         assert passes(resumed, 2) == [epochs[epoch][k:], epochs[epoch + 1]]
 
 
+def test_a_shuffled_stream_is_the_same_in_one_lane_whoever_reads_it():
+    loader = make(0, shuffled=True)
+    first, states = pass_with_states(loader)
+    second = one_pass(loader)
+    assert passes(make(1, shuffled=True), 2) == [first, second]
+    resumed = make(1, shuffled=True)
+    with pytest.warns(FastForwardWarning, match="shuffle buffer"):
+        resumed.load_state_dict(states[4])
+    assert passes(resumed, 2) == [first[4:], second]
+
+
 def interleaved():
     sources = [
         datasets.Dataset.from_dict({"id": list(range(start, start + 12))})

@@ -21,7 +21,7 @@ from dataporter.fetch.collate import Empty
 from dataporter.fetch.randomness import EpochKeys, LaneRandomness, each_seeded, in_lane
 from dataporter.fetch.tasks import LaneTurn, Samples, Start
 from dataporter.fetch.timing import FETCH, STATE, Timing
-from dataporter.fetch.worker_info import WorkerInfo, announced
+from dataporter.fetch.worker_info import WorkerInfo, call_announced
 from dataporter.law import Topology
 from dataporter.law.lane_states import Lanes
 from dataporter.sources.lanes.datapipes import seed_pass, take_share, unwrapped
@@ -42,9 +42,9 @@ class LaneBatch(NamedTuple):
 class LaneFetcher:
     """Fetches batches of lanes, which `readers` processes share.
 
-    `inline` if that is the consumer's own process. `init` is called once for each lane that
-    is told of itself as a worker. `ranks` are those that read as many lanes each, of which a
-    DataPipe takes its share.
+    `inline` if that is the consumer's own process. `init` is called once for each lane, unless
+    there is only one and it is read there. `ranks` are those that read as many lanes each, of which
+    a DataPipe takes its share.
     """
 
     def __init__(
@@ -80,12 +80,17 @@ class LaneFetcher:
     def _share(self, lanes: Lanes) -> None:
         self._count = lanes.count
         self._own = frozenset(lanes.each)
+        self._has_worker_info = lanes.has_worker_info
         self._crowded = len(self._own) > self._readers
-        self._is_told = not self._inline or lanes.count > 1
+        # As torch's loader without workers, it does not call `worker_init_fn` for a single lane.
+        self._initialises = not self._inline or lanes.count > 1
+        told = self._has_worker_info
+        self._is_told = self._initialises if told is None else told
 
     def reads(self, lanes: Lanes) -> bool:
         """Return True if this fetcher was made for these lanes."""
-        return (self._count, self._own) == (lanes.count, frozenset(lanes.each))
+        made_for = self._count, self._own, self._has_worker_info
+        return made_for == (lanes.count, frozenset(lanes.each), lanes.has_worker_info)
 
     def for_lanes(self, lanes: Lanes) -> LaneFetcher:
         """The same for other lanes, none of which has begun."""
@@ -204,7 +209,7 @@ class LaneFetcher:
         world_size, rank = self._ranks.world_size, self._ranks.rank
         take_share(dataset, self._count * world_size, number * world_size + rank)
         context = LaneContext(name, dataset, is_new=self._is_new, first=self._first)
-        if not self._is_told:
+        if not (self._is_told or self._initialises):
             return context
         info = WorkerInfo(
             id=number,
@@ -212,10 +217,9 @@ class LaneFetcher:
             seed=torch.initial_seed() % 2**63,
             dataset=dataset,
         )
-        if self._init is not None:
-            with announced(info):
-                self._init(number)
-        context.info = info
+        if self._init is not None and self._initialises:
+            call_announced(info, self._init, number)
+        context.info = info if self._is_told else None
         return context
 
 

@@ -13,6 +13,7 @@ from dataporter.samplers import group_topology
 from dataporter.sources.lanes.datapipes import is_shared_out, unwrapped
 from dataporter.sources.lanes.fetcher import LaneFetcher
 from dataporter.sources.lanes.iterable import Iterable
+from dataporter.sources.lanes.reading import lanes_of
 from dataporter.sources.lanes.sharing import Together, check_reading_again
 from dataporter.sources.lanes.source import LaneSource, with_share
 from dataporter.sources.source import Reading, Result, Resumption
@@ -109,6 +110,11 @@ class IterableSource(LaneSource):
         self, progress: Progress, saved: Identity, *, same_data: bool, strict: bool
     ) -> tuple[Progress, int | None]:
         progress = with_share(progress, self._lanes, self._topology, splits=self._splits)
+        lanes = lanes_of(progress)
+        if lanes.count == 1 and lanes.has_worker_info is None:
+            # Such a state is of a version that told a lane of itself in worker processes only.
+            lanes = lanes._replace(has_worker_info=not self._reads_inline)
+            progress = progress._replace(lanes=lanes)
         if not progress.finished:
             check_reading_again(
                 progress,

@@ -21,12 +21,11 @@ from types import GeneratorType
 from typing import Any
 
 import torch
-from torch.utils.data import get_worker_info
 
 from dataporter.errors import LaneError, add_note
 from dataporter.fetch.randomness import LaneRandomness
 from dataporter.fetch.tasks import Start
-from dataporter.fetch.worker_info import WorkerInfo, announced
+from dataporter.fetch.worker_info import WorkerInfo, call_announced
 from dataporter.law.lane_states import LaneState
 from dataporter.sources.lanes.packing import pack
 from dataporter.sources.users_sampler import has_state
@@ -81,10 +80,7 @@ class Lane:
     def _as_worker(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call something while `get_worker_info()` tells of this lane; errors name the lane."""
         try:
-            if get_worker_info() is self._info:  # saves 1 µs a batch
-                return call(*arguments)
-            with announced(self._info):
-                return call(*arguments)
+            return call_announced(self._info, call, *arguments)
         except Exception as error:
             add_note(error, f"dataporter was reading {self._name}")
             raise

@@ -28,9 +28,11 @@ def own_lanes(count: int, topology: Topology, *, split: bool) -> Sequence[int]:
     return range(topology.rank, count, topology.world_size) if split else range(count)
 
 
-def fresh_lanes(count: int, own: Sequence[int]) -> Lanes:
+def fresh_lanes(count: int, own: Sequence[int], *, iterable: bool) -> Lanes:
     """Lanes of which nothing has been delivered."""
-    return Lanes(count=count, each={lane: LaneState() for lane in own})
+    # Whoever reads it, a lane of an iterable sees the same `get_worker_info()`.
+    told = True if iterable and count == 1 else None
+    return Lanes(count=count, each={lane: LaneState() for lane in own}, has_worker_info=told)
 
 
 def share_of(lanes: Lanes, topology: Topology, *, split: bool) -> Lanes:
