@@ -212,11 +212,20 @@ class Explanation:
         elif self._is_sampled:
             yield f"the same {samples}{marked} and sampler, {seed}"
             free = "workers" if identity.batch_size is None else "batch size and workers"
-            yield f"on {counted(identity.world_size, 'rank')}; {free} may differ"
+            yield f"{self._on_ranks()}; {free} may differ"
         else:
             order = "the same weights" if self._is_weighted else f"shuffle={identity.shuffle}"
             yield f"the same {samples}{marked}, {order}, {seed}"
-            yield "batch size, ranks and workers may differ"
+            if self.progress.lanes is None:
+                yield "batch size, ranks and workers may differ"
+            else:  # the dataset has a state
+                yield f"{self._on_ranks()}; batch size and workers may differ"
+
+    def _on_ranks(self) -> str:
+        identity = self.identity
+        if identity.rank is None:
+            return f"on {counted(identity.world_size, 'rank')}"
+        return f"as rank {identity.rank} of {identity.world_size}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the same as builtins, for JSON."""
@@ -352,7 +361,7 @@ class Explanation:
                 "the states of all ranks as a list"
             )
         else:
-            yield f"on {counted(ranks, 'rank')}; it stays in {counted(lanes.count, 'lane')}"
+            yield f"{self._on_ranks()}; it stays in {counted(lanes.count, 'lane')}"
         again = sum(lane.batches - lane.at for lane in lanes.each.values() if not lane.ended)
         if again and not self.progress.finished:
             yield (

@@ -17,6 +17,8 @@ delivered. A load checks every identity field that would silently change the dat
     fingerprint        what is known of the dataset's contents, None if nothing
     batch_size         as saved; free to change, None with a batch sampler
     world_size         as saved; free to change, except with a sampler of the user's own
+    rank               only where several ranks have different states (each has a stream, a dataset
+                       or a batch sampler with a state of its own): the one that this state is of
     rng_state          where a sampler of the user's own draws from a torch.Generator: that
                        generator's state at the start of the epoch, else None
     sampler            only with a stateful sampler of the user's own: its state, and whether
@@ -79,6 +81,7 @@ class Identity:
     fingerprint: str | None
     batch_size: int | None
     world_size: int
+    rank: int | None = None
     length: int | None = None
     excluded: Excluded = ()
 
@@ -109,8 +112,9 @@ def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
     # state of the loader before the load has.
     state["ahead"] = [list(run) for run in progress.ahead]
     state["excluded"] = [list(span) for span in identity.excluded]
-    if identity.length is None:
-        del state["length"]
+    for name in ("rank", "length"):
+        if state[name] is None:
+            del state[name]
     if progress.lanes is None:
         del state["lanes"]
     else:
@@ -273,10 +277,11 @@ _CHECKS: dict[str, _Check] = {
     "fingerprint": _or_none(_is_text),
     "batch_size": _or_none(_is_positive),
     "world_size": _is_positive,
+    "rank": _or_none(_is_count),
     "length": _or_none(_is_count),
     "excluded": _or_none(_is_excluded),
 }
-_OPTIONAL = {"sampler", "ahead", "lanes", "length", "excluded"}
+_OPTIONAL = {"sampler", "ahead", "lanes", "rank", "length", "excluded"}
 
 
 def _field(state: Mapping[Any, Any], name: str, check: _Check) -> Any:
@@ -370,11 +375,19 @@ def mismatches(saved: Identity, present: Identity, *, world_may_change: bool) ->
         yield Mismatch(
             "world_size",
             f"world_size changed: the state was saved on {saved.world_size} ranks, this run has "
-            f"{present.world_size}, and a sampler of your own or the iterable itself shares the "
-            "data among them.",
+            f"{present.world_size}, and a sampler of your own, the iterable itself or the state of "
+            "the dataset decides what each of them reads.",
             f"Resume on {saved.world_size} ranks. dataporter's own order goes on with any number, "
             "and so does an iterable with lanes=.",
             may_pass=False,
+        )
+    elif saved.rank != present.rank and None not in (saved.rank, present.rank):
+        yield Mismatch(
+            "rank",
+            f"rank changed: the state is that of rank {saved.rank} alone, this is rank "
+            f"{present.rank}, and the iterable, dataset or batch sampler has another state on each "
+            "rank.",
+            "Save the states of all ranks, and load each on its own rank.",
         )
 
 

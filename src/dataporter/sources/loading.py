@@ -49,6 +49,8 @@ def resumption(
         present = replace(source.identity(), order=source.order_id_from(saved.order))
         if not source.seed_is_given:
             present = replace(present, seed=saved.seed)
+        if source.rank_may_differ:
+            present = replace(present, rank=saved.rank)
         if source.order_names_data:  # it may have more data now
             present = replace(present, num_samples=saved.num_samples, fingerprint=saved.fingerprint)
         found += mismatches(saved, present, world_may_change=source.world_may_change)
@@ -67,7 +69,8 @@ def resumption(
         warn_user(message, UncheckedStateWarning)
     seed = source.seed if source.seed_is_given else saved.seed
     order = None if is_place(state) else saved.order
-    return Resumption(progress, seed, length, order, saved.excluded)
+    rank = None if is_place(state) else saved.rank
+    return Resumption(progress, seed, length, order, saved.excluded, rank)
 
 
 def _from_place(source: Source, state: Any) -> tuple[Identity, Progress]:

@@ -53,12 +53,15 @@ class Resumption(NamedTuple):
     length: int | None = None  # positions of this epoch, where the dataset has changed since
     order: str | None = None  # the saved name of the order, where there is one
     excluded: Excluded = ()
+    rank: int | None = None  # the one that the state is of, where ranks have different states
 
 
 class Source(ABC):
     """The source of a loader's passes over one dataset."""
 
     world_may_change = False  # whether a state goes on with another number of ranks
+    states_differ = False  # from rank to rank
+    rank_may_differ = True  # whether one rank goes on from another's state
     has_lanes = False
     shuffle = False
     tail: Tail = "uneven"  # what becomes of samples that do not fill a step
@@ -115,6 +118,7 @@ class Source(ABC):
     def identity(self) -> Identity:
         """The source's half of a state."""
         num_samples, length = self.num_samples, self.length
+        rank, world_size = self.topology.rank, self.topology.world_size
         return Identity(
             seed=self.seed,
             shuffle=self.shuffle,
@@ -122,7 +126,8 @@ class Source(ABC):
             num_samples=num_samples,
             fingerprint=self._fingerprint(),
             batch_size=self.batch_size,
-            world_size=self.topology.world_size,
+            world_size=world_size,
+            rank=rank if self.states_differ and world_size > 1 else None,
             length=None if length == num_samples else length,
         )
 

@@ -6,6 +6,7 @@ from support import one_pass
 from torch.utils.data import Dataset, RandomSampler
 
 from dataporter import ResumableDataLoader
+from dataporter.errors import StateMismatchError, StateMismatchWarning
 
 
 class Counting(Dataset):
@@ -25,6 +26,37 @@ class Counting(Dataset):
 
     def load_state_dict(self, state):
         self.read = state["read"]
+
+
+def on_rank(rank, world_size):
+    return ResumableDataLoader(Counting(), 2, seed=1, rank=rank, world_size=world_size)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_another_number_of_ranks_cannot_go_on_from_the_state_of_one_dataset(after):
+    saved = on_rank(0, 2)
+    next(iter(saved))
+    loader = on_rank(0, after)
+    with pytest.raises(StateMismatchError, match=f"saved on 2 ranks, this run has {after}"):
+        loader.load_state_dict(saved.state_dict())
+    assert loader.state_dict() == on_rank(0, after).state_dict()
+
+
+def test_the_state_of_a_dataset_is_of_its_rank_alone():
+    saved = on_rank(1, 2)
+    batches = iter(saved)
+    next(batches)
+    state = saved.state_dict()
+    assert "as rank 1 of 2; batch size and workers may differ" in saved.explain().needs()
+    rest = one_pass(batches)
+    own, other = on_rank(1, 2), on_rank(0, 2)
+    own.load_state_dict(state)
+    assert one_pass(own) == rest
+    with pytest.raises(StateMismatchError, match=r"that of rank 1 alone.*load each on its own"):
+        other.load_state_dict(state)
+    with pytest.warns(StateMismatchWarning, match="rank 1 alone"):
+        other.load_state_dict(state, strict=False)
+    assert other.batches_processed == 1
 
 
 def made(seed):

@@ -96,6 +96,18 @@ def test_a_state_of_one_rank_serves_that_rank_only():
     assert again.state_dict() == second
 
 
+def test_without_lanes_the_state_of_a_stream_is_of_its_rank_alone():
+    ranks = [
+        ResumableDataLoader(StatefulShards([9, 9]), 2, rank=rank, world_size=2, seed=1)
+        for rank in (0, 1)
+    ]
+    take(ranks[0], 2)
+    state = ranks[0].state_dict()
+    with pytest.raises(StateMismatchError, match=r"rank 0 alone, this is rank 1"):
+        ranks[1].load_state_dict(state)
+    ranks[0].load_state_dict(state)
+
+
 def test_states_that_are_not_of_one_moment_are_refused():
     loaders = on_told_ranks(2)
     early, other_seed = on_told_ranks(2)[1], on_told_ranks(2, seed=4)[1]

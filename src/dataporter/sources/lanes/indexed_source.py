@@ -16,6 +16,8 @@ from dataporter.sources.source import Reading, Resumption, Source
 class IndexedLaneSource(LaneSource):
     """Passes over a dataset that is read by index and has a state: `inner` says by which."""
 
+    states_differ = True
+
     def __init__(
         self, inner: Source, dataset: Any, fetch: LaneFetcher, lanes: Lanes, **common: Any
     ) -> None:
@@ -29,7 +31,6 @@ class IndexedLaneSource(LaneSource):
         )
         self._inner = inner
         self.tail = inner.tail
-        self.world_may_change = inner.world_may_change
         # It cannot be read again to where it was, so its state is taken at every step.
         self._every = 1
 

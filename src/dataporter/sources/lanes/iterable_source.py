@@ -43,6 +43,7 @@ class IterableSource(LaneSource):
         self._topology = topology
         self._seed = seed
         self._splits = self.world_may_change = splits
+        self.states_differ = not splits
         self._together = Together() if ends_together else None
         self._awaits_group = awaits_group
         self._in_order = in_order

@@ -30,6 +30,7 @@ class LaneSource(Source):
     """
 
     has_lanes = True
+    rank_may_differ = False
 
     def __init__(
         self,
