@@ -10,6 +10,7 @@ from support import Augmented, Ids, Stateful, one_pass, pass_with_states, passes
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler
 
 from dataporter import (
+    OptionError,
     ResumableDataLoader,
     ResumableSampler,
     StateFormatError,
@@ -345,6 +346,101 @@ def test_two_passes_over_torchs_random_sampler_differ_as_they_do_in_torch(num_wo
         return [[plain(one), plain(other)] for one, other in zip(loader, loader, strict=True)]
 
     assert pairs(ResumableDataLoader) == pairs(DataLoader)
+
+
+class Ragged(Sampler):
+    """Rank r of 2: batches of its own sizes, equally many on each rank, drawn by a generator."""
+
+    def __init__(self, rank: int, size: int = 4) -> None:
+        self.rank, self.size = rank, size
+        self.generator = torch.Generator().manual_seed(7)
+
+    def __iter__(self):
+        sizes = torch.randint(1, self.size, (2, 8), generator=self.generator).tolist()[self.rank]
+        indices = iter(range(self.rank, 80, 2))
+        for size in sizes:
+            yield [next(indices) for _ in range(size)]
+
+
+def ragged(rank: int, **options) -> ResumableDataLoader:
+    sampler = Ragged(rank, **options)
+    return ResumableDataLoader(
+        Augmented(80), batch_sampler=sampler, rank=rank, world_size=2, seed=1
+    )
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_one_ranks_state_serves_all_whose_batches_have_other_sizes(epoch):
+    states, rests, following = [], [], []
+    for rank in (0, 1):
+        loader = ragged(rank)
+        passes(loader, epoch)
+        batches, taken = pass_with_states(loader)
+        states.append(taken[3])
+        rests.append(batches[3:])
+        following.append(one_pass(loader))
+    assert states[0]["samples_processed"] != states[1]["samples_processed"]
+    for saved in (0, 1):
+        for rank in (0, 1):
+            resumed = ragged(rank)
+            resumed.load_state_dict(states[saved])
+            assert passes(resumed, 2) == [rests[rank], following[rank]]
+            resumed.load_state_dict(states[saved])
+            batches = iter(resumed)
+            next(batches)
+            again = ragged(rank)
+            again.load_state_dict(resumed.state_dict())  # one more load, in the same epoch
+            assert one_pass(again) == rests[rank][1:]
+
+
+def test_batches_of_other_sizes_than_a_rank_has_saved_are_refused():
+    loader = ragged(0)
+    batches = iter(loader)
+    [next(batches) for _ in range(3)]
+    other = ragged(0, size=9)
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(StateMismatchError, match="first 3 batches had"):
+        next(iter(other))
+    with pytest.raises(OptionError, match="cannot be sought"):
+        loader.seek(0, 4)
+
+
+def test_the_state_of_a_batch_sampler_is_of_its_rank_alone():
+    class Counted(Ragged):
+        done = 0
+
+        def state_dict(self) -> dict:
+            return {"done": self.done}
+
+        def load_state_dict(self, state: dict) -> None:
+            self.done = state["done"]
+
+    first, second = (
+        ResumableDataLoader(range(80), batch_sampler=Counted(rank), rank=rank, world_size=2)
+        for rank in (0, 1)
+    )
+    first.load_state_dict(first.state_dict())
+    with pytest.raises(StateMismatchError, match="rank 0 alone, this is rank 1"):
+        second.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_empty_batches_of_a_batch_sampler_come_once(num_workers):
+    def make() -> ResumableDataLoader:
+        batches = [[], [0, 1], [], [], [2], []]
+        return ResumableDataLoader(
+            range(3), batch_sampler=batches, collate_fn=list, num_workers=num_workers
+        )
+
+    loader = make()
+    batches, states = pass_with_states(loader)
+    assert batches == [[], [0, 1], [], [], [2], []]
+    for done, state in enumerate(states[:-1]):
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert one_pass(resumed) == batches[done:]
+    assert loader.delivered.positions.tolist() == []
+    assert loader.delivered.position == 3
 
 
 def test_a_batch_sampler_of_other_batch_sizes_goes_on_at_the_exact_sample():

@@ -78,13 +78,28 @@ class Drawing:
             batch = next(self._each, None)
         return None if batch is None else _listed(batch)
 
-    def skip(self, count: int) -> None:
-        """Draw so many indices and drop them."""
+    def skip(self, count: int, batches: int) -> None:
+        """Draw so many indices and drop them, and empty batches that are among the first ones."""
         while count > 0:
             drawn = self.take(min(count, _DROPPED))
             if drawn is None:
                 return
-            self._rest, count = drawn[count:], count - len(drawn)
+            self._rest, count, batches = drawn[count:], count - len(drawn), batches - 1
+        while batches > 0 and not self._rest:
+            drawn = self.take(1)
+            if drawn is None:
+                return
+            self._rest, batches = drawn, batches - 1
+
+    def skip_batches(self, count: int, size: int) -> int:
+        """Draw so many batches and drop them; return how many indices they had."""
+        dropped = 0
+        for _ in range(count):
+            drawn = self.take(size)
+            if drawn is None:
+                break
+            dropped += len(drawn)
+        return dropped
 
 
 def _advanced(drawing: Iterator[Any]) -> Iterator[Any]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dataporter.errors import StateMismatchError
 from dataporter.fetch import Fetches
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples, Task
@@ -63,6 +64,10 @@ class SampledSource(Source):
             # Batches are made here instead, so that the last, short one is known to be short.
             self._size, self._drop_last = self._drawn_from.batch_size, self._drawn_from.drop_last
             self._drawn_from, self._yields_batches = self._drawn_from.sampler, False
+        # Batches of the user's own may have other sizes on each rank.
+        self.states_differ = self._yields_batches
+        self.rank_may_differ = not sampler.is_stateful
+        self._loaded_rank: int | None = self._topology.rank
 
     @property
     def seed(self) -> int:
@@ -94,10 +99,15 @@ class SampledSource(Source):
     _holder_of_state = "the sampler"
 
     def at(self, start: Progress, position: int) -> Progress:
-        if self._sampler.is_stateful:
+        if self._sampler.is_stateful or (position and self._counts_batches):
             return super().at(start, position)
         step = self._size * self._topology.world_size
         return start._replace(samples_processed=position, batches_processed=-(-position // step))
+
+    @property
+    def _draws_at_once(self) -> int:
+        """Draws that make a batch."""
+        return 1 if self._yields_batches else self._size
 
     def num_batches(self) -> int:
         count = len(self._drawn_from)
@@ -125,7 +135,12 @@ class SampledSource(Source):
 
     def resume(self, at: Resumption) -> None:
         self.restore(at.progress)
-        self._seed = at.seed
+        self._seed, self._loaded_rank = at.seed, at.rank
+
+    @property
+    def _counts_batches(self) -> bool:
+        """True if batches are what all ranks have consumed equally many of."""
+        return self._yields_batches and self._topology.world_size > 1
 
     @property
     def epoch_holder(self) -> Any:
@@ -136,10 +151,11 @@ class SampledSource(Source):
         led_to: dict[int, Progress] = {}  # by the number of the task that leads there
 
         def received(task: Task, batch: Any) -> Result:
-            return (led_to.pop(task.number), (contents, task)), batch
+            reached, payload = led_to.pop(task.number), cast("Samples", task.payload)
+            holds = contents if len(payload.positions) else partial(_nothing, reached)
+            return (reached, (holds, task)), batch
 
         contents = partial(_contents, progress.epoch, self._topology.rank)
-
         reading = Reading(
             tasks=self._tasks(progress, self._newest, led_to),
             fetch=self._fetch,
@@ -188,9 +204,8 @@ class SampledSource(Source):
         """
         if progress.sampler is not None and progress.sampler["ended"]:
             return
-        drawing = self._begin_drawing(progress, drawer)
-        reached = progress.samples_processed // self._topology.world_size
-        size = 1 if self._yields_batches else self._size
+        drawing, reached = self._begin_drawing(progress, drawer)
+        size = self._draws_at_once
         while True:
             indices, numbers, reached = drawing.batch(size, reached, progress.ahead)
             if indices is None or (self._drop_last and len(indices) < size):
@@ -201,16 +216,16 @@ class SampledSource(Source):
 
     def _begin_drawing(
         self, progress: Progress, drawer: Drawer | None, *, least: int = 0
-    ) -> Drawing:
-        """Begin to draw where `progress` is, and `least` after the start of the epoch."""
+    ) -> tuple[Drawing, int]:
+        """Begin to draw where `progress` is, and `least` after the start of the epoch.
+
+        Return the number of the next index too.
+        """
         isolated: AbstractContextManager[None] = nullcontext()
-        skipped = 0
-        if not self._sampler.is_stateful:
-            if not self._sampler.draws_nothing:
-                key = key_as_int("sampler", self._seed, progress.epoch)
-                # Those that draw at their start do so by their first index.
-                isolated = Isolated(key, uses=2 if self._sampler.draws_at_start_only else None)
-            skipped = max(progress.samples_processed // self._topology.world_size, least)
+        if not (self._sampler.is_stateful or self._sampler.draws_nothing):
+            key = key_as_int("sampler", self._seed, progress.epoch)
+            # Those that draw at their start do so by their first index.
+            isolated = Isolated(key, uses=2 if self._sampler.draws_at_start_only else None)
         drawing = Drawing(
             self._sampler,
             self._drawn_from,
@@ -218,8 +233,21 @@ class SampledSource(Source):
             drawer,
             yields_batches=self._yields_batches,
         )
-        drawing.skip(skipped)
-        return drawing
+        reached, batches = progress.samples_processed, progress.batches_processed
+        reached //= self._topology.world_size
+        if self._sampler.is_stateful:
+            return drawing, reached
+        if not self._counts_batches:
+            drawing.skip(max(reached, least), batches if self._yields_batches else 0)
+            return drawing, reached
+        drawn = drawing.skip_batches(max(batches, least), self._draws_at_once)
+        if drawn != reached and batches >= least and self._loaded_rank == self._topology.rank:
+            msg = (
+                f"the batch sampler has changed: its first {batches:,} batches had {reached:,} "
+                f"indices when the state was saved, and have {drawn:,} now. Resume with the same."
+            )
+            raise StateMismatchError(msg)
+        return drawing, drawn
 
 
 def _contents(epoch: int, rank: int, task: Task) -> Delivered:
@@ -230,4 +258,16 @@ def _contents(epoch: int, rank: int, task: Task) -> Delivered:
         positions=samples.positions,
         indices=samples.indices,
         padding=np.zeros(len(samples.positions), dtype=np.bool_),
+    )
+
+
+def _nothing(reached: Progress, _task: Task) -> Delivered:
+    """Say what an empty batch of the user's holds."""
+    none = np.zeros(0, dtype=np.int64)
+    return Delivered(
+        epoch=reached.epoch,
+        position=reached.samples_processed,
+        positions=none,
+        indices=none,
+        padding=none.astype(np.bool_),
     )

@@ -71,6 +71,22 @@ def test_without_proceeding_an_epoch_begins_again():
     assert stream.epoch == 1
 
 
+def test_one_ranks_state_serves_all_whose_shares_of_batches_have_other_sizes():
+    batches = [[0, 1, 2], [3], [4, 5], [6], [7, 8, 9, 10], [11]]
+
+    def make(rank: int) -> DataLoader:
+        return DataLoader(Ids(12), batch_sampler=batches, rank=rank, world_size=2)
+
+    first = make(0)
+    delivered = iter(first)
+    for _ in range(2):
+        next(delivered)
+    for rank in (0, 1):
+        loader = make(rank)
+        loader.load_state_dict(first.state_dict())
+        assert passes(loader, 2) == [batches[4 + rank :: 2], batches[rank::2]]
+
+
 def shared(rank: int) -> dict[str, Any]:
     data = Ids(11)
     made = {
