@@ -70,6 +70,50 @@ def test_what_some_ranks_began_any_number_finishes(before, after, steps, lanes):
         assert found == rests  # each rank its own, in the same order
 
 
+def on_a_mesh(data: int, peers: int) -> list[ResumableDataLoader]:
+    """As many loaders as processes: `peers` of them have the same share of the data."""
+    return [
+        ResumableDataLoader(
+            Lane(), 3, lanes=6, tail="uneven", seed=5, rank=process // peers, world_size=data
+        )
+        for process in range(data * peers)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [((2, 2), (4, 1)), ((2, 2), (1, 2)), ((1, 2), (2, 2)), ((3, 2), (3, 1))]
+)
+def test_processes_with_the_same_lanes_may_become_more_or_fewer(before, after):
+    loaders = on_a_mesh(*before)
+    seen = [[plain(next(batches)) for _ in range(3)] for batches in map(iter, loaders)]
+    states = [loader.state_dict() for loader in loaders]
+    again = on_a_mesh(*after)
+    for rank, loader in enumerate(again):
+        load_states(loader, states, Topology(rank=rank, world_size=len(again)))
+    rest = [one_pass(loader) for loader in again]
+    assert rest[:: after[1]] == rest[after[1] - 1 :: after[1]]
+    once = [*seen[:: before[1]], *rest[:: after[1]]]
+    assert sorted(flat(flat(part) for part in once)) == list(range(LENGTH))
+
+
+def test_of_the_states_of_streams_a_rank_takes_its_own_whatever_peers_it_has():
+    def made(data: int, peers: int) -> list[ResumableDataLoader]:
+        ranks = [process // peers for process in range(data * peers)]
+        return [
+            ResumableDataLoader(Lane(), 3, seed=5, num_workers=0, rank=rank, world_size=data)
+            for rank in ranks
+        ]
+
+    loaders = made(2, 2)
+    for steps, loader in enumerate(loaders):
+        batches = iter(loader)
+        [next(batches) for _ in range(1 + steps // 2)]
+    states = [loader.state_dict() for loader in loaders]
+    for rank, loader in enumerate(made(2, 1)):
+        load_states(loader, states, Topology(rank=rank, world_size=2))
+        assert loader.state_dict() == states[2 * rank]
+
+
 def test_a_rank_that_had_come_to_its_end_waits_for_the_others():
     loaders = ranks(2, lanes=True)
     seen = flat(one_pass(loaders[0]))

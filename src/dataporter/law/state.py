@@ -163,7 +163,10 @@ def parse_place(state: Mapping[Any, Any]) -> Progress:
 
 
 def merged(parsed: Sequence[tuple[Identity, Progress]]) -> tuple[Identity, Progress]:
-    """Put the states of several ranks together, each of which has lanes of its own."""
+    """Put the states of several ranks together, each of which has lanes of its own.
+
+    The counters are those of a rank that has delivered most batches.
+    """
     identity, progress = parsed[0]
     each: dict[int, LaneState] = {}
     for other, at in parsed:
@@ -180,6 +183,7 @@ def merged(parsed: Sequence[tuple[Identity, Progress]]) -> tuple[Identity, Progr
             )
             raise StateFormatError(msg)
         each.update(at.lanes.each)
+    identity, progress = max(parsed, key=lambda one: one[1].batches_processed)
     lanes = (progress.lanes or Lanes(1, {}))._replace(each=each)
     finished = all(at.finished for _, at in parsed)
     return identity, progress._replace(lanes=lanes, finished=finished)

@@ -23,19 +23,22 @@ def load_states(
     if len(states) == 1:
         loader.load_state_dict(states[0])
         return
-    as_many = len(states) == here.world_size
-    # A rank that has finished waits for the others, so it needs their states.
-    together = not as_many or len({state["finished"] for state in states}) > 1
-    if together and _are_split(states):
-        loader.load_state_dict(list(states))
-    else:  # if the number of ranks matters, the loader refuses rank 0's state
-        loader.load_state_dict(states[here.rank if as_many else 0])
+    if are_split(states):
+        loader.load_state_dict(list(states))  # it knows which lanes are its own
+    elif len(states) == here.world_size:
+        loader.load_state_dict(states[here.rank])
+    else:  # if the number of ranks matters, the loader refuses the state
+        rank = loader.state_dict().get("rank")
+        own = (state for state in states if state.get("rank") == rank)
+        loader.load_state_dict(next(own, states[0]))
 
 
-def _are_split(states: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if no two ranks have a lane in common."""
-    lanes = [set(state["lanes"]["each"]) for state in states if "lanes" in state]
-    return len(lanes) == len(states) and sum(map(len, lanes)) == len(set().union(*lanes))
+def are_split(states: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if the ranks share lanes: those of two are the same, as on a mesh, or apart."""
+    if not all("lanes" in state for state in states):
+        return False
+    shares = {frozenset(state["lanes"]["each"]) for state in states}
+    return len(shares) > 1 and sum(map(len, shares)) == len(frozenset().union(*shares))
 
 
 def check_missing(missing: Missing) -> None:

@@ -96,6 +96,33 @@ def test_a_state_of_one_rank_serves_that_rank_only():
     assert again.state_dict() == second
 
 
+def test_all_states_on_as_many_ranks_leave_each_where_it_was():
+    loaders = on_told_ranks(3)
+    for steps, loader in enumerate(loaders, start=1):
+        take(loader, steps)
+    states = [loader.state_dict() for loader in loaders]
+    # A pass that was broken off is gone on with by its state alone.
+    alone = on_told_ranks(3)
+    together = on_told_ranks(3)
+    for state, one, other in zip(states, alone, together, strict=True):
+        one.load_state_dict(state)
+        for order in (states, states[::-1]):
+            other.load_state_dict(order)
+            assert other.state_dict() == state
+        assert one_pass(other) == one_pass(one)
+
+
+def test_the_counters_of_other_ranks_are_those_of_the_rank_that_is_furthest():
+    loaders = on_told_ranks(2)
+    take(loaders[0], 1)
+    take(loaders[1], 3)
+    states = [loader.state_dict() for loader in loaders]
+    for order in (states, states[::-1]):
+        (alone,) = on_told_ranks(1)
+        alone.load_state_dict(order)
+        assert alone.batches_processed == 3
+
+
 def test_without_lanes_the_state_of_a_stream_is_of_its_rank_alone():
     ranks = [
         ResumableDataLoader(StatefulShards([9, 9]), 2, rank=rank, world_size=2, seed=1)

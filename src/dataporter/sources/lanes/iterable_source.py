@@ -14,7 +14,7 @@ from dataporter.sources.lanes.datapipes import is_shared_out, unwrapped
 from dataporter.sources.lanes.fetcher import LaneFetcher
 from dataporter.sources.lanes.iterable import Iterable
 from dataporter.sources.lanes.reading import lanes_of
-from dataporter.sources.lanes.sharing import Together, check_reading_again
+from dataporter.sources.lanes.sharing import Together, check_reading_again, own_lanes
 from dataporter.sources.lanes.source import LaneSource, with_share
 from dataporter.sources.source import Reading, Result, Resumption
 
@@ -105,7 +105,15 @@ class IterableSource(LaneSource):
     def parse(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Any:
         if not (self._splits and isinstance(state, list) and state):
             return parse_state(state)
-        return merged([parse_state(one) for one in state])
+        parsed = [parse_state(one) for one in state]
+        identity, together = merged(parsed)
+        lanes = lanes_of(together)
+        own = set(own_lanes(lanes.count, self._topology, split=True))
+        for _, progress in parsed:
+            if lanes_of(progress).each.keys() == own:  # as many ranks: this is where this one was
+                lanes = lanes_of(progress)._replace(each=lanes.each)
+                return identity, progress._replace(lanes=lanes, finished=together.finished)
+        return identity, together
 
     def admit(
         self, progress: Progress, saved: Identity, *, same_data: bool, strict: bool

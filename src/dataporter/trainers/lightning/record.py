@@ -23,6 +23,7 @@ from dataporter.law import Topology
 from dataporter.samplers import group_topology
 from dataporter.trainers.lightning.framework import LightningModule, Trainer
 from dataporter.trainers.lightning.several import Snapshot
+from dataporter.trainers.rank_states import are_split
 from dataporter.training.rng_state import get_rng_state
 
 KEY = "dataporter"
@@ -68,7 +69,8 @@ def snapshot_in(record: Mapping[str, Any]) -> Snapshot:
         return Snapshot(states=own["loaders"], ended=own["ended"])
     each = zip(*(rank["loaders"] for rank in record["ranks"]), strict=True)
     return Snapshot(
-        states=[list(states) if "lanes" in states[0] else states[0] for states in each],
+        # If the number of ranks matters, the loader refuses rank 0's state.
+        states=[list(states) if are_split(states) else states[0] for states in each],
         ended=[
             all(ranks) for ranks in zip(*(rank["ended"] for rank in record["ranks"]), strict=True)
         ],
