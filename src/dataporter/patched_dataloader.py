@@ -17,6 +17,7 @@ from dataporter.law import Topology
 from dataporter.options import LoaderOptions, arguments_of
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler, group_topology, is_own
+from dataporter.sources.loading import resumption
 from dataporter.strategies import resolve_strategy
 
 __all__ = ["PatchedDataLoader"]
@@ -91,9 +92,10 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
         proceed: bool = True,
     ) -> None:
         """Continue where `state_dict` was taken; with `proceed=False`, at its epoch's start."""
-        super().load_state_dict(state_dict, strict)
+        at = resumption(self._source, state_dict, strict=strict)
         if not proceed:
-            self.seek(self.epoch)
+            at = at._replace(progress=self._source.start_of(at.progress))
+        self._go_on(at)
 
 
 class _Sharded:

@@ -35,7 +35,7 @@ from dataporter.sources.delivered import Delivered
 from dataporter.sources.lanes.datapipes import is_datapipe, with_shuffling
 from dataporter.sources.loading import resumption
 from dataporter.sources.passes import Pass
-from dataporter.sources.source import Result
+from dataporter.sources.source import Result, Resumption
 from dataporter.sources.tally import Tallies
 from dataporter.stats import LoaderStats, loader_stats
 from dataporter.steps import numbered, numbered_with_bar, progress_bars
@@ -376,7 +376,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         With `lanes`, each rank has a state of its own. To continue on another number of ranks,
         pass a list of all.
         """
-        at = resumption(self._source, state_dict, strict=strict)
+        self._go_on(resumption(self._source, state_dict, strict=strict))
+
+    def _go_on(self, at: Resumption) -> None:
         self._source.resume(at)
         self._cursor.load(at.progress)
         self._source.tell_epoch(at.progress.epoch)

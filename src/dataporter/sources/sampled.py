@@ -104,6 +104,19 @@ class SampledSource(Source):
         step = self._size * self._topology.world_size
         return start._replace(samples_processed=position, batches_processed=-(-position // step))
 
+    def start_of(self, progress: Progress) -> Progress:
+        start = super().start_of(progress)
+        moved = progress.samples_processed or progress.batches_processed or progress.finished
+        drawn_from = progress.sampler is not None or progress.rng_state is not None
+        if drawn_from and (progress.finished or (moved and self._sampler.is_stateful)):
+            msg = (
+                f"epoch {progress.epoch} cannot begin again: the state says where the sampler or "
+                "its generator is, not where that epoch began. Continue from the state as it is, "
+                "or begin another epoch."
+            )
+            raise StateMismatchError(msg)
+        return start
+
     @property
     def _draws_at_once(self) -> int:
         """Draws that make a batch."""

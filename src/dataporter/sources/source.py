@@ -167,6 +167,10 @@ class Source(ABC):
 
     _holder_of_state = "the dataset"
 
+    def start_of(self, progress: Progress) -> Progress:
+        """Return the progress at the start of the epoch of a saved one, or raise."""
+        return progress._replace(samples_processed=0, batches_processed=0, finished=False, ahead=())
+
     def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> Samples:
         """Return what is fetched at positions of an epoch, or raise."""
         raise OptionError(self._no_positions)

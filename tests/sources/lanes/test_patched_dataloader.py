@@ -6,8 +6,13 @@ import pytest
 import torch
 from groups import on_ranks
 from streamed import StatefulShards
-from support import Augmented, Ids, flat, one_pass, pass_with_states, passes, plain
-from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+from support import Augmented, Ids, Stateful, flat, one_pass, pass_with_states, passes, plain
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from dataporter import (
@@ -16,7 +21,7 @@ from dataporter import (
     ResumableSampler,
     StatefulDataLoader,
 )
-from dataporter.errors import UncheckedStateWarning
+from dataporter.errors import StateMismatchError, UncheckedStateWarning
 from dataporter.patched_dataloader import PatchedDataLoader
 from dataporter.patched_dataloader import PatchedDataLoader as DataLoader
 
@@ -85,6 +90,38 @@ def test_one_ranks_state_serves_all_whose_shares_of_batches_have_other_sizes():
         loader = make(rank)
         loader.load_state_dict(first.state_dict())
         assert passes(loader, 2) == [batches[4 + rank :: 2], batches[rank::2]]
+
+
+def weighted() -> DataLoader:
+    generator = torch.Generator().manual_seed(3)
+    sampler = WeightedRandomSampler(range(1, 13), 12, generator=generator)
+    return DataLoader(Ids(12), 3, sampler=sampler)
+
+
+def test_without_proceeding_an_epoch_begins_again_with_its_samplers_generator():
+    loader = weighted()
+    first, (*states, ended) = pass_with_states(loader)
+    second, (*later, _) = pass_with_states(loader)
+    following = one_pass(loader)
+    assert first != second
+    for state, whole, after in ((states[2], first, second), (later[2], second, following)):
+        again = weighted()
+        again.load_state_dict(state, proceed=False)
+        assert passes(again, 2) == [whole, after]
+    with pytest.raises(StateMismatchError, match="epoch 0 cannot begin again"):
+        weighted().load_state_dict(ended, proceed=False)
+
+
+def test_without_proceeding_a_sampler_with_a_state_does_not_begin_anywhere():
+    def make() -> DataLoader:
+        return DataLoader(Ids(12), 3, sampler=Stateful(12, 9))
+
+    batches, states = pass_with_states(make())
+    again = make()
+    with pytest.raises(StateMismatchError, match="epoch 0 cannot begin again"):
+        again.load_state_dict(states[2], proceed=False)
+    again.load_state_dict(states[0], proceed=False)
+    assert one_pass(again) == batches
 
 
 def shared(rank: int) -> dict[str, Any]:

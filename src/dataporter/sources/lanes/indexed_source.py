@@ -85,6 +85,10 @@ class IndexedLaneSource(LaneSource):
         self._end_lanes(progress)
         return self._inner.ended(progress)
 
+    def start_of(self, progress: Progress) -> Progress:
+        lanes = super().start_of(progress).lanes
+        return self._inner.start_of(progress)._replace(lanes=lanes)
+
     def num_batches(self) -> int:
         return self._inner.num_batches()
 

@@ -63,6 +63,9 @@ class LaneSource(Source):
     def what_a_place_lacks(self) -> str | None:
         return "the dataset's lanes"
 
+    def start_of(self, progress: Progress) -> Progress:
+        return super().start_of(progress)._replace(lanes=lanes_of(progress).afresh({}))
+
     def settle(self, progress: Progress) -> None:
         self._lanes = self._began
         self._bring_along()
