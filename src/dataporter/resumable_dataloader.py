@@ -150,7 +150,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             num_workers=num_workers,
             collate_fn=options.collate_fn,
             pin_memory=options.pin_memory,
-            drop_last=options.drops_last,
+            # torch refuses it beside a batch sampler, whose last steps a plan may drop.
+            drop_last=options.drops_last and options.batch_sampler is None,
             timeout=options.timeout,
             worker_init_fn=options.worker_init_fn,
             multiprocessing_context=options.multiprocessing_context,

@@ -137,6 +137,16 @@ def test_every_rank_has_as_many_batches():
     assert len({len(list(loader)) for loader in loaders}) == 1
 
 
+def test_steps_that_are_not_whole_are_dropped_on_every_rank():
+    loaders = [loader_of(SMALL, rank=rank, world_size=4, tail="drop") for rank in range(4)]
+    whole = len(list(loader_of(SMALL, world_size=1, rank=0)))
+    assert whole % 4
+    batches = [[plain(batch) for batch in loader] for loader in loaders]
+    assert {len(loader) for loader in loaders} == {len(each) for each in batches} == {whole // 4}
+    samples = [index for each in batches for batch in each for index in batch]
+    assert len(samples) == len(set(samples)) < len(SMALL)
+
+
 def test_augmentation_belongs_to_the_sample_and_its_epoch():
     def make(**options):
         return loader_of(SMALL, dataset=Augmented(300), **options)
