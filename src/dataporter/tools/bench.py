@@ -218,7 +218,12 @@ def _samples(loader: DataLoader[Any], dataset: Any) -> Iterator[list[Any]]:
         return
     # A torch loader's own: drawing from a sampler of ours would move it.
     like_it = DataLoader(dataset, **arguments_of(loader))
-    for indices in like_it.batch_sampler or ([index] for index in like_it.sampler):
+    # Not by `or`: a sampler may have no length, and then it has no truth either.
+    if like_it.batch_sampler is None:
+        batches: Any = ([index] for index in like_it.sampler)
+    else:
+        batches = like_it.batch_sampler
+    for indices in batches:
         yield [dataset[index] for index in indices]
 
 

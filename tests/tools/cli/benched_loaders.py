@@ -103,6 +103,15 @@ def stateful():
     return StatefulDataLoader(Rows(), 8)
 
 
+class WithoutLength:
+    def __iter__(self):
+        return iter(range(len(Rows())))
+
+
+def without_length():
+    return DataLoader(Rows(), 8, sampler=WithoutLength())
+
+
 def broken():
     return DataLoader(Broken(), 8)
 

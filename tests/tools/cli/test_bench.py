@@ -63,6 +63,7 @@ def test_three_loaders_are_compared_in_a_table_with_a_verdict():
         ("sampled", 8),
         ("weighted", 8),
         ("batched", 2),
+        ("without_length", 8),
         ("single", 1),
     ],
 )
