@@ -62,13 +62,19 @@ class ObjectServer:
         with ThreadPoolExecutor(_CONNECTIONS) as threads:
             list(threads.map(lambda name: self._put(f"{bucket}/{name}", files[name]), files))
 
+    def remove(self, path: str) -> None:
+        """Remove a file, named with its bucket."""
+        self._send("DELETE", path, None)
+
     def _put(self, path: str, data: bytes | Path) -> None:
-        body = data.read_bytes() if isinstance(data, Path) else data
+        self._send("PUT", path, data.read_bytes() if isinstance(data, Path) else data)
+
+    def _send(self, method: str, path: str, body: bytes | None) -> None:
         request = urllib.request.Request(  # noqa: S310  HTTP
             f"{self.endpoint}/{quote(path)}",
             body,
             {"Authorization": _SIGNED, "Content-Type": "application/octet-stream"},
-            method="PUT",
+            method=method,
         )
         urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
 

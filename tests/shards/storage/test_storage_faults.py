@@ -17,6 +17,7 @@ WANTED = [LARGE[start:stop] for start, stop in RANGES]
 SLOW_DOWN = b"<Error><Code>SlowDown</Code></Error>"
 ENOUGH = 8  # requests after which it is known how long they take, and so which are late
 EXPIRED = b"<Error><Code>ExpiredToken</Code></Error>"
+INTERNAL = b"<Error><Code>InternalError</Code><Message>Please try again.</Message></Error>"
 
 PASSING = {
     "500": {"name": "status", "status": "500 Internal Server Error"},
@@ -26,6 +27,7 @@ PASSING = {
     "stall": {"name": "stall"},
     "stall in body": {"name": "stall in body"},
     "cut": {"name": "cut"},
+    "200": {"name": "status", "status": "200 OK", "body": INTERNAL},
     "expired": {"name": "status", "status": "403 Forbidden", "body": EXPIRED},
 }
 
@@ -217,12 +219,50 @@ def test_credentials_that_stay_refused_are_an_error_soon(through_proxy, proxy):
         through_proxy(patience=300.0).find("a.bin")
 
 
-def test_a_list_goes_on_where_a_page_failed(server, proxy, open_storage):
-    server.upload("paged-bucket", {f"{number:05}": b"" for number in range(1100)})
-    storage = open_storage("s3://paged-bucket", server.through(proxy.url).options)
+PAGED = [f"{number:05}" for number in range(1100)]  # two pages
+
+
+@pytest.fixture
+def paged(server, proxy, open_storage):
+    """Open a bucket that is listed in two pages, through the proxy."""
+    server.upload("paged-bucket", dict.fromkeys(PAGED, b""))
+    options = server.through(proxy.url).options
+    return lambda **more: open_storage("s3://paged-bucket", options, **more)
+
+
+def test_a_list_goes_on_where_a_page_failed(paged, proxy):
     proxy.fault("reset", times=2, after=1)
-    assert [file.path for file in storage.list()] == [f"{number:05}" for number in range(1100)]
-    assert proxy.requests["/paged-bucket"] == 4
+    assert [file.path for file in paged().list()] == PAGED
+    assert proxy.requests["/paged-bucket"] == 5  # the last one confirms the end
+
+
+@pytest.mark.parametrize("spared", [0, 1, 2])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    "body", [INTERNAL, b"<ListBucketResult><Contents><Key>000"], ids=["error", "half"]
+)
+def test_a_list_is_whole_although_a_page_of_it_was_none(body, times, spared, paged, proxy):
+    proxy.fault("status", status="200 OK", body=body, times=times, after=spared)
+    assert [file.path for file in paged().list()] == PAGED
+
+
+def test_a_list_that_stays_cut_short_is_an_error(paged, proxy):
+    proxy.fault("status", status="200 OK", body=INTERNAL, after=1)
+    with pytest.raises(StorageError, match=r"files in s3://paged-bucket: the list of files was c"):
+        paged(patience=0.2).list()
+
+
+def test_a_list_ends_although_its_last_file_is_removed_meanwhile(server, proxy, open_storage):
+    files = {f"{number}.bin": b"" for number in range(3)}
+    server.upload("shrinking-bucket", files)
+    storage = open_storage("s3://shrinking-bucket", server.through(proxy.url).options)
+    held = proxy.fault("hold", after=1)  # the request that confirms the end
+    with ThreadPoolExecutor(1) as pool:
+        listed = pool.submit(storage.list)
+        until(lambda: proxy.requests["/shrinking-bucket"] == 2, seconds=60)
+        server.remove("shrinking-bucket/2.bin")
+        proxy.faults.remove(held)
+        assert [file.path for file in listed.result(60)] == ["0.bin", "1.bin"]
 
 
 def test_a_file_that_was_replaced_is_an_error(server, open_storage, proxy):

@@ -73,5 +73,6 @@ def _remedy(fault: Fault, scheme: str) -> str:
             "a resume continues at the same sample."
         ),
         Kind.UNKNOWN_HOST: "Check the spelling of the URL and of the end point.",
+        Kind.NO_RANGES: fault.remedy,
         Kind.PERMANENT: fault.remedy,
     }.get(fault.kind, "")

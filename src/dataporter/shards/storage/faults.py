@@ -25,6 +25,7 @@ class Kind(Enum):
     REFUSED = "refused"  # the credentials lack a permission
     THROTTLED = "throttled"  # too many requests: try again, and fewer at a time
     TRANSIENT = "transient"  # try again
+    NO_RANGES = "no ranges"  # a whole file, or an error as if all was well, in place of a range
     UNKNOWN_HOST = "unknown host"  # a misspelled name, or a short trouble of the resolver
     PERMANENT = "permanent"  # it fails however often it is tried
 
@@ -46,6 +47,10 @@ class CutShortError(Exception):
     """An answer has fewer bytes than were asked for."""
 
 
+class ListCutShortError(Exception):
+    """A list of files ended early, or was none."""
+
+
 _STATUS = re.compile(r"status code: (\d{3})([A-Za-z ]*)")
 _CODE = re.compile(r"<Code>(\w+)</Code>|\"code\":\s*\"(\w+)\"")
 _RETRY_AFTER = re.compile(r"retry-after\W{1,4}(\d+)", re.IGNORECASE)
@@ -59,11 +64,13 @@ _FORBIDDEN = Fault(Kind.REFUSED, "access was refused")
 _NO_HOST = Fault(Kind.UNKNOWN_HOST, "the name of the server was not found")
 _REFUSED = Fault(Kind.TRANSIENT, "the connection was refused")
 _CUT_SHORT = Fault(Kind.TRANSIENT, "the answer was cut short")
+_NO_LIST = Fault(Kind.TRANSIENT, "the list of files was cut short")
+NOT_A_RANGE = Fault(Kind.TRANSIENT, "the answer was not the range that was asked for")
 NO_CREDENTIALS = Fault(Kind.REFUSED, "no credentials were found")
 LATE = Fault(Kind.TRANSIENT, "no answer came in time")
 _BROKEN = Fault(Kind.TRANSIENT, "the connection failed")
 _NO_RANGES = Fault(
-    Kind.PERMANENT,
+    Kind.NO_RANGES,
     "the server does not send ranges of a file",
     remedy="Copy the files to a disk, or to a storage that does.",
 )
@@ -89,6 +96,7 @@ _ODD_KEY = Fault(
 )
 _ERRORS: dict[type[BaseException], Fault] = {
     CutShortError: _CUT_SHORT,
+    ListCutShortError: _NO_LIST,
     FileNotFoundError: Fault(Kind.ABSENT, "there is no such file"),
     PermissionError: _FORBIDDEN,
     TimeoutError: LATE,
@@ -102,6 +110,7 @@ _SIGNS = {  # in the texts of errors; the first one found counts
     "CERTIFICATE_VERIFY_FAILED": _NOT_TRUSTED,
     "Range request not supported": _NO_RANGES,
     "non-partial response": _NO_RANGES,
+    "invalid list response": _NO_LIST,
     "URL scheme is not allowed": _PLAIN_HTTP,
     "redirect without LOCATION": _OTHER_REGION,
     "contained empty path segment": _ODD_KEY,
@@ -125,6 +134,7 @@ _CLASSES = {
     "TransportError": _BROKEN,  # of httpx
     "ClientConnectionError": _BROKEN,  # of aiohttp
     "ClientPayloadError": _CUT_SHORT,
+    "JSONDecodeError": Fault(Kind.TRANSIENT, "the answer was no JSON"),  # of Hugging Face
     "AuthenticationException": _FORBIDDEN,  # of paramiko
     "SSHException": _BROKEN,
 }

@@ -22,7 +22,13 @@ import obstore
 from obstore.store import HTTPStore, from_url
 
 from dataporter.errors import DataPorterError, MissingExtraError, OptionError
-from dataporter.shards.storage.faults import ChangedError, CutShortError, Kind, fault_of
+from dataporter.shards.storage.faults import (
+    ChangedError,
+    CutShortError,
+    Kind,
+    ListCutShortError,
+    fault_of,
+)
 from dataporter.shards.storage.hiding import first_line
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.stored import Stored
@@ -32,9 +38,11 @@ if TYPE_CHECKING:  # they exist for type checkers only
     from obstore import GetOptions
 
 _KEY = re.compile(r"key: '?(\w+)")  # in obstore's error about an option
-_NOT_HEAD = frozenset({Kind.REFUSED, Kind.EXPIRED, Kind.PERMANENT})
+# 405, "HEAD is not allowed", is a missing file to obstore.
+_NOT_HEAD = frozenset({Kind.ABSENT, Kind.REFUSED, Kind.EXPIRED, Kind.PERMANENT})
 _PLAIN = re.compile(r"[\w.~-]+(/[\w.~-]+)*", re.ASCII)  # obstore leaves such a path as it is
 _PAGE = 1000  # files: as many as S3 lists in one answer
+_EMPTY = 3  # lists without a file, after which there is none
 _STORES = 256  # that are kept for signed URLs: one takes 11 ms and 115 kB
 
 
@@ -63,6 +71,18 @@ class ObjectStore:
                 'ShardedDataset(["https://…/a.parquet", "https://…/b.parquet"]).'
             )
             raise OptionError(msg)
+        last = after
+        for _ in range(_EMPTY):
+            async for page in self._listed(prefix, after):
+                yield page
+                last = page[-1].path
+            if last:
+                break
+        while last and (more := await self._beyond(prefix, last)):
+            yield more
+            last = more[-1].path
+
+    async def _listed(self, prefix: str, after: str) -> AsyncIterator[list[Stored]]:
         below = f"{self._prefix}/" if self._prefix else ""
         offset = f"{below}{after}" if after else None
         async for page in obstore.list(
@@ -72,12 +92,24 @@ class ObjectStore:
                 Stored(_below(below, meta["path"]), meta["size"], version_of(meta)) for meta in page
             ]
 
+    async def _beyond(self, prefix: str, last: str) -> list[Stored]:
+        """Return the files after the last one that was listed.
+
+        To obstore an answer that is no list, such as an error with the status 200, is an empty
+        page, and so the end. A list that names the last file again is one for certain.
+        """
+        files = [file async for page in self._listed(prefix, last[:-1]) for file in page]
+        paths = [file.path for file in files]
+        if last not in paths:
+            raise ListCutShortError
+        return files[paths.index(last) + 1 :]
+
     async def find(self, path: str) -> Stored:
         store, key = self._place(path)
         try:
             meta = await obstore.head_async(store, key)
         except Exception as error:
-            # A URL that was signed for GET refuses HEAD, and some servers do not know it.
+            # A URL that was signed for GET refuses HEAD, and some servers do not answer it.
             if not self._web or fault_of(error, self._options).kind not in _NOT_HEAD:
                 raise
             answer = await obstore.get_async(store, key, options={"range": (0, 1)})

@@ -28,7 +28,14 @@ from typing import TypeVar
 from dataporter.errors import DataPorterError
 from dataporter.shards.storage.client import Client
 from dataporter.shards.storage.failures import Failure, error_of
-from dataporter.shards.storage.faults import LATE, Fault, Kind, fault_of
+from dataporter.shards.storage.faults import (
+    LATE,
+    NOT_A_RANGE,
+    Fault,
+    Kind,
+    ListCutShortError,
+    fault_of,
+)
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.pacing import Bound, Budget, Durations
 from dataporter.shards.storage.stored import Stored
@@ -45,6 +52,7 @@ _STUCK = 4.0  # times the time within which 95 % of the requests end
 _SLOWEST = 1 << 20  # bytes a second of all requests together, while nothing is known
 _NEW_NAME = 15.0  # seconds to wait for the name of a server that never answered
 _NEW_KEY = 5.0  # seconds to read credentials again that never worked
+_NEW_RANGES = 5  # tries of a server that never sent a range, after which it sends none
 _NOTICED = 10.0  # seconds of trouble after which the log warns
 _END = frozenset({Kind.ABSENT, Kind.CHANGED, Kind.PERMANENT})
 _CREDENTIALS = frozenset({Kind.EXPIRED, Kind.REFUSED})
@@ -66,6 +74,7 @@ class Requests:
         self._hedges = Budget(burst=max(2.0, _HEDGES * options.max_requests))
         self._durations = Durations()
         self._answered = False  # a request has succeeded: the place and its credentials were right
+        self._sends_ranges = False  # it has sent one
         self._renewed = 0  # times that credentials were read again
         self._renewing = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None  # of credentials
@@ -75,6 +84,7 @@ class Requests:
         """Return bytes of a file."""
         what = f"bytes {start:,} to {stop:,} of {self._root / file.path}"
         data = await self._run(lambda: self._client.get(file, start, stop), what, stop - start)
+        self._sends_ranges = True
         self.counters["bytes"] += len(data)
         return data
 
@@ -87,21 +97,29 @@ class Requests:
         what = f"the list of files in {self._root / prefix if prefix else self._root}"
         found: list[Stored] = []
         pages = self._client.pages(prefix, "")
+        cut_at: str | None = None  # the last path of a list that was cut short
 
         async def next_page() -> list[Stored]:
-            nonlocal pages
+            nonlocal pages, cut_at
             try:
-                return await anext(pages, [])
-            except BaseException:
+                page: list[Stored] = await anext(pages, [])
+                if not page and not found and cut_at is not None:
+                    raise ListCutShortError  # noqa: TRY301  it is met as those of the client are
+            except BaseException as error:
                 ordered = all(a.path < b.path for a, b in pairwise(found))
-                if not ordered:  # so no path says where to go on
+                last = found[-1].path if found else ""
+                is_cut = isinstance(error, ListCutShortError)
+                # So no path says where to go on; or the last file was removed meanwhile.
+                if not ordered or (is_cut and cut_at == last):
                     found.clear()
+                cut_at = last if is_cut else cut_at
                 pages = self._client.pages(prefix, found[-1].path if found else "")
                 raise
+            return page
 
         while page := await self._run(next_page, what, hedge=False):
             found += page
-        return found
+        return list({file.path: file for file in found}.values())
 
     async def _run(
         self, call: Callable[[], Awaitable[T]], what: str, size: int = 0, *, hedge: bool = True
@@ -118,6 +136,8 @@ class Requests:
                     raise
                 except Exception as error:  # noqa: BLE001  a library may raise anything
                     fault = fault_of(error, self._options)
+                    if fault.kind is Kind.NO_RANGES and self._sends_ranges:
+                        fault = NOT_A_RANGE
                 else:
                     self._succeeded(tried.times)
                     return answer
@@ -179,6 +199,8 @@ class Requests:
     def _left(self, tried: _Tried, fault: Fault) -> float:
         """Return the seconds for which a request with such a fault is still tried again."""
         if fault.kind in _END or (fault.kind is Kind.REFUSED and not self._answered):
+            return 0.0
+        if fault.kind is Kind.NO_RANGES and tried.times >= _NEW_RANGES:
             return 0.0
         left = self._options.patience - tried.seconds
         if fault.kind in _CREDENTIALS:
