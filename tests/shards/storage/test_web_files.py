@@ -133,6 +133,17 @@ def test_each_signed_url_is_asked_with_its_own_signature(
     assert corpus.fingerprint() == local.fingerprint()
 
 
+@pytest.mark.parametrize("status", ["405 Method Not Allowed", "501 Not Implemented"])
+def test_a_server_that_does_not_answer_head_is_asked_for_a_byte(
+    status, web, texts, open_web, open_local
+):
+    web.fault("status", status=status, method="HEAD")
+    corpus = open_web([url(web, name) for name in NAMES])
+    assert list(corpus) == list(open_local([texts / name for name in NAMES]))
+    with pytest.raises(ShardsNotFoundError, match=r"no file http.*/none\.parquet\. Check the URL"):
+        open_web(url(web, "none.parquet"))
+
+
 def test_many_files_may_share_a_query(web, texts, open_web, open_local):
     for method in ("GET", "HEAD"):
         web.fault("status", status="403 Forbidden", method=method, unless="sig=a%2Fb%3D")
