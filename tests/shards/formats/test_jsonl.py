@@ -141,8 +141,20 @@ def test_gzip_padding_is_no_data(tmp_path):
     assert read_all(jsonl_format(), path) == ROWS
 
 
-def test_a_byte_order_mark_is_no_data(tmp_path):
-    assert read_all(jsonl_format(), written(tmp_path, "", b"\xef\xbb\xbf" + TEXT)) == ROWS
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("blank", ["", "\n", " \r\n\n", " "])
+def test_a_byte_order_mark_and_blank_lines_are_no_data(tmp_path, blank, suffix):
+    path = written(tmp_path, suffix, b"\xef\xbb\xbf" + blank.encode() + TEXT)
+    assert read_all(jsonl_format(), path) == ROWS
+
+
+def test_a_file_of_a_byte_order_mark_alone_has_no_rows(tmp_path):
+    assert scan(written(tmp_path, "", b"\xef\xbb\xbf\n")).blocks == ()
+
+
+def test_a_byte_order_mark_in_mid_file_is_an_error(tmp_path):
+    with pytest.raises(ShardFormatError, match=r"line 201, byte \d+ begins with"):
+        scan(written(tmp_path, "", TEXT + b"\xef\xbb\xbf" + TEXT))
 
 
 def test_samples_have_the_chosen_columns(tmp_path):

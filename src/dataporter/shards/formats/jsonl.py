@@ -31,6 +31,7 @@ TARGET = 2 << 20  # bytes of lines in a block
 LARGE = 64 << 20  # bytes of a block that is worth a warning
 SPACE = b" \t\r\n"
 NEWLINE, BRACE = 10, 123
+MARK = b"\xef\xbb\xbf"  # of UTF-8, which some editors put at the beginning of a file
 EXPECTED = "a file of JSON lines"
 
 
@@ -123,7 +124,7 @@ class Lines:
 
     def count(self, text: bytes) -> int:
         """Count the rows of some lines. Only the last line of a file may lack its newline."""
-        starts, ends = line_bounds(text)
+        starts, ends = line_bounds(text, skip_mark=self.position == 0)
         if len(starts):
             self._check_beginnings(text, starts, ends)
             if not self._has_rows:
@@ -146,8 +147,7 @@ class Lines:
         for place in np.flatnonzero(firsts != BRACE):
             start = int(starts[place])
             line = text[start : ends[place]]
-            mark = b"\xef\xbb\xbf" if start + self.position == 0 else b""  # of UTF-8, by editors
-            if not line.removeprefix(mark).lstrip(SPACE).startswith(b"{"):
+            if not line.lstrip(SPACE).startswith(b"{"):
                 raise self._no_object(line, start, text.count(b"\n", 0, start))
 
     def _describe(self, line: bytes) -> None:
@@ -175,11 +175,15 @@ class Lines:
         return damaged(self.file, EXPECTED, reason)
 
 
-def line_bounds(text: bytes | memoryview) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def line_bounds(
+    text: bytes | memoryview, *, skip_mark: bool = True
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first byte of each line that is not blank, and the byte after its last."""
     data = np.frombuffer(text, np.uint8)
     newlines = np.flatnonzero(data == NEWLINE)
     starts = np.concatenate(([0], newlines + 1))
+    if skip_mark and bytes(text[: len(MARK)]) == MARK:
+        starts[0] = len(MARK)
     ends = np.append(newlines, len(data))
     keep = starts < ends
     firsts = data[np.minimum(starts, max(len(data) - 1, 0))] if len(data) else starts
