@@ -90,6 +90,13 @@ def test_a_list_gives_each_file_once_under_the_common_folder(tmp_path):
     assert list_files(files[::-1], KNOWN) == listing
 
 
+def test_a_file_that_a_list_names_twice_is_an_error(tmp_path):
+    make(tmp_path, "a.lines", "b.lines")
+    files = [tmp_path / name for name in ("b.lines", "a.lines", "x/../b.lines")]
+    with pytest.raises(OptionError, match=r"names .*b\.lines 2 times.* a weight in a Mixture"):
+        list_files(files, KNOWN)
+
+
 def test_relative_paths_and_the_home_folder_are_understood(tmp_path, monkeypatch):
     make(tmp_path, "data/a.lines")
     monkeypatch.chdir(tmp_path)

@@ -19,7 +19,7 @@ from support import one_pass, plain
 from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader, sample_rng
-from dataporter.errors import StateMismatchError, WorkerRestartWarning
+from dataporter.errors import ShardWarning, StateMismatchError, WorkerRestartWarning
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.shards.tracks import TracksOrder
@@ -78,6 +78,17 @@ def test_a_transform_is_called_for_each_sample(texts):
 
 def test_an_unshuffled_loader_reads_files_in_order(texts):
     assert ids(loader_of(ShardedDataset(texts), shuffle=False)) == list(range(600))
+
+
+def test_a_list_that_is_read_in_another_order_is_warned_of(lines, tmp_path):
+    files = [lines / f"part-{number}.jsonl" for number in (10, 2)]
+    corpus = ShardedDataset(files, index=tmp_path)
+    with pytest.warns(ShardWarning, match=r"part-2\.jsonl comes before .*part-10\.jsonl, which"):
+        loader = loader_of(corpus, shuffle=False)
+    assert ids(loader) == [*range(30, 45), *range(150, 165)]
+    assert sorted(ids(loader_of(corpus))) == ids(loader)  # without a warning
+    files = [str(path) for path in reversed(files)]
+    assert ids(loader_of(ShardedDataset(files, index=tmp_path), shuffle=False)) == ids(loader)
 
 
 def test_the_dataset_says_what_it_is(texts):

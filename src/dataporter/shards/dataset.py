@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dataporter.arguments import check_flag, check_int, check_number
-from dataporter.errors import OptionError, OptionTypeError
+from dataporter.errors import OptionError, OptionTypeError, ShardWarning
 from dataporter.law import Order, Plan, ShuffledOrder, WrappedOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
 from dataporter.shards.index import Index
-from dataporter.shards.listing import Files, as_sequence, is_remote
+from dataporter.shards.listing import Files, as_sequence, is_remote, out_of_order
 from dataporter.shards.opening import Wanted, surveyed
 from dataporter.shards.porter import Porter
 from dataporter.shards.reading import Reader
@@ -29,6 +29,7 @@ from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.urls import Url, is_url, urls_with_secrets
 from dataporter.shards.tracks import BlockAfterBlock, TracksOrder, tracks_for
 from dataporter.shards.view_rows import RowsOfView
+from dataporter.user_warnings import warn_user
 
 # Files of up to so many bytes are shuffled as a whole: all of their blocks are in use at a time.
 SMALL = 128 * 2**20
@@ -38,7 +39,8 @@ class ShardedDataset:
     r"""Samples that lie in many files, in Parquet, JSON lines, tar, MDS, Arrow, LitData or tokens.
 
     `files` is a folder, a glob, a file, or a list of these, on this machine or in a storage, such
-    as "s3://bucket/corpus/". A sample is a dict. The index of the
+    as "s3://bucket/corpus/". Samples are numbered by the names of files, with numbers in names by
+    their value, whatever the order of a list. A sample is a dict. The index of the
     files is built when it is needed first, and kept. Give the dataset to a `ResumableDataLoader`:
     its order reads few files at a time and mixes them well, and a resume is a seek.
 
@@ -99,6 +101,7 @@ class ShardedDataset:
             raise OptionTypeError(msg)
         storage = _storage(files, storage_options, max_requests, storage_timeout)
         self.transform = transform
+        self._out_of_order = out_of_order(files)
         self._porter: Porter | None = None
         wanted = Wanted(
             files=files,
@@ -222,6 +225,14 @@ class ShardedDataset:
 
         Samples of a view are numbered block by block.
         """
+        if self._out_of_order is not None and not shuffle:
+            first, then = self._out_of_order
+            warn_user(
+                f"shuffle=False reads files by the order of their names: {then} comes before "
+                f"{first}, which the list of files has first. Sort the list, with numbers in names "
+                "by their value, or name the folder.",
+                ShardWarning,
+            )
         order = order_over(
             self.index,
             rows,

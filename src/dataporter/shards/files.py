@@ -26,6 +26,7 @@ from dataporter.shards.listing import (
     by_suffix,
     is_left_out,
     natural_key,
+    require_each_once,
 )
 from dataporter.shards.shard_file import LocalFile, ShardFile
 
@@ -89,6 +90,7 @@ def list_files(
     folder with a list of its files gives these. A file is taken at its word.
     """
     requests = [os.path.abspath(os.path.expanduser(each)) for each in as_sequence(files)]
+    require_each_once(requests)
     kinds = Kinds(suffixes, format, _LocalFolder)
     found: dict[str, None] = {}
     roots = []

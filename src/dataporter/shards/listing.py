@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import ClassVar, NamedTuple
 
@@ -72,6 +73,31 @@ def as_sequence(files: Files) -> list[str]:
 
 
 def _in_words(files: object) -> str:
+def require_each_once(names: Sequence[str]) -> None:
+    """Raise if a file, a folder or a glob is asked for twice: each file is read once an epoch."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            msg = (
+                f"files names {name} {times} times, and each file is read once in an epoch. Name "
+                "it once. To read a part of the data more often, give it a weight in a Mixture."
+            )
+            raise OptionError(msg)
+
+
+def out_of_order(files: Files) -> tuple[str, str] | None:
+    """Return the first two names of a list that are read in the other order; None if none are.
+
+    >>> out_of_order(["data/2.tar", "data/10.tar"])
+    >>> out_of_order(["data/10.tar", "data/2.tar"])
+    ('data/10.tar', 'data/2.tar')
+    """
+    names = [str(Url.of(name)) if is_url(name) else name for name in as_sequence(files)]
+    for name, following in pairwise(names):
+        if natural_key(name) > natural_key(following):
+            return name, following
+    return None
+
+
     """Show what was asked for, without the secrets of URLs."""
     if isinstance(files, str):
         return repr(str(Url.of(files)) if is_url(files) else files)

@@ -104,6 +104,11 @@ def test_a_list_of_files_has_the_samples_of_local_files(web, texts, open_web, op
     assert corpus.fingerprint() == local.fingerprint()
 
 
+def test_a_file_that_a_list_names_twice_is_an_error(web, open_web):
+    with pytest.raises(OptionError, match=r"files names http[^?]*part-1\.parquet 2 times"):
+        open_web([f"{url(web, NAMES[0])}?Signature={each}" for each in SIGNATURES])
+
+
 def test_files_are_found_several_at_a_time(web, texts):
     names = [url(web, path.name) for path in texts.glob("*.parquet")]
     options = StorageOptions(**QUICK, max_requests=4)

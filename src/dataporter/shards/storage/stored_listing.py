@@ -24,6 +24,7 @@ from dataporter.shards.listing import (
     by_suffix,
     is_left_out,
     natural_key,
+    require_each_once,
 )
 from dataporter.shards.shard_file import ShardFile
 from dataporter.shards.storage.options import StorageOptions
@@ -70,6 +71,7 @@ def list_stored(
     """List folders, globs and files of a storage, by the rules of `list_files`."""
     names = as_sequence(files)
     kinds = Kinds(suffixes, format, lambda path: _StoredFolder(path, tree))
+    require_each_once([str(Url.of(name)) for name in names])
     requests = [_request(name, kinds) for name in names]
     root = _common([request.folder for request in requests])
     full_urls = {**options.full_urls, **urls_with_secrets(names)}
