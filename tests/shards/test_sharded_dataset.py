@@ -19,7 +19,13 @@ from support import one_pass, plain
 from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader, sample_rng
-from dataporter.errors import ShardWarning, StateMismatchError, WorkerRestartWarning
+from dataporter.errors import (
+    ShardChangedError,
+    ShardFormatError,
+    ShardWarning,
+    StateMismatchError,
+    WorkerRestartWarning,
+)
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.shards.tracks import TracksOrder
@@ -265,6 +271,59 @@ def test_evicted_blocks_do_not_stay_mapped(texts, tmp_path):
         maps = Path("/proc/self/maps").read_text().splitlines()
         mapped.append(sum(".block (deleted)" in line and str(tmp_path) in line for line in maps))
     assert max(mapped[1:]) <= 10  # of 40 blocks, of which 20 may lie in the cache
+
+
+def written_over(cache):
+    """Damage every decoded block, and return what they held."""
+    held = {path: path.read_bytes() for path in cache.rglob("*.block")}
+    for path, data in held.items():
+        path.write_bytes(bytes(len(data)))
+    return held
+
+
+def compressed_lines(folder, lines):
+    for path in lines.glob("*.jsonl"):
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    return folder
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["texts", "lines"])
+def test_damaged_blocks_in_the_cache_are_decoded_again(kind, workers, request, tmp_path):
+    folder = request.getfixturevalue(kind)
+    (tmp_path / "data").mkdir()
+    folder = compressed_lines(tmp_path / "data", folder) if kind == "lines" else folder
+    corpus = ShardedDataset(folder, cache=tmp_path / "cache")
+    expected = ids(one_pass(loader_of(corpus)))
+    del corpus
+    held = written_over(tmp_path / "cache")
+    assert len(held) == 40
+    loader = loader_of(ShardedDataset(folder, cache=tmp_path / "cache"), num_workers=workers)
+    assert ids(loader) == expected
+    assert {path: path.read_bytes() for path in held} == held
+
+
+def test_a_damaged_block_whose_source_is_gone_is_an_error_about_the_source(lines, tmp_path):
+    (tmp_path / "data").mkdir()
+    folder = compressed_lines(tmp_path / "data", lines)
+    corpus = ShardedDataset(folder, cache=tmp_path / "cache")
+    assert corpus[0]["id"] == 0
+    copy = pickle.loads(pickle.dumps(corpus))
+    written_over(tmp_path / "cache")
+    (folder / "part-0.jsonl.gz").unlink()
+    with pytest.raises(ShardChangedError, match=r"part-0\.jsonl\.gz: it is gone"):
+        copy[0]
+
+
+def test_a_row_that_is_damaged_in_its_source_is_decoded_again_once(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": 0}\n{"id": \n{"id": 2}\n'))
+    corpus = ShardedDataset(path, cache=tmp_path / "cache")
+    for _ in range(3):
+        with pytest.raises(ShardFormatError, match=rf"A line is no JSON.* The file is {path}\.$"):
+            corpus[1]
+        assert corpus[2]["id"] == 2
+    assert corpus.stats()["decoded"] == 2
 
 
 # Kills

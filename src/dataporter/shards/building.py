@@ -18,6 +18,7 @@ from dataporter.errors import (
     ShardCacheError,
     ShardChangedError,
     ShardError,
+    ShardFormatError,
     ShardWarning,
     add_note,
 )
@@ -161,15 +162,23 @@ def _scanned(
 
 
 def _scan(listing: Listing, path: str, format: Format) -> IndexedFile:  # noqa: A002  the word of this room
-    file = listing.open(path)
-    try:
-        scanned = format.scan(file)
-    except OSError as error:
-        if isinstance(error, ShardError):
-            raise
-        reason = error.strerror or error
-        msg = f"{file.name} cannot be read: {reason}. Make it readable, or leave it out."
-        raise ShardError(msg) from error
+    tries = listing.tries
+    while True:
+        file = listing.open(path)
+        try:
+            scanned = format.scan(file)
+        except ShardFormatError:
+            tries -= 1
+            if not tries:
+                raise
+        except OSError as error:
+            if isinstance(error, ShardError):
+                raise
+            reason = error.strerror or error
+            msg = f"{file.name} cannot be read: {reason}. Make it readable, or leave it out."
+            raise ShardError(msg) from error
+        else:
+            break
     if (again := listing.open(path)).version != file.version or again.size != file.size:
         msg = (
             f"{file.name} changed while it was indexed. Open the dataset when it is written "

@@ -45,6 +45,7 @@ class Listing(ABC):
     request: tuple[str, ...]  # what was asked for, relative to root
 
     threads: ClassVar[int]  # that scan files: they mostly wait
+    tries: ClassVar[int] = 1  # to scan a file, which may have been damaged on its way
 
     @abstractmethod
     def statuses(self) -> list[Status]:
@@ -72,7 +73,6 @@ def as_sequence(files: Files) -> list[str]:
     return names
 
 
-def _in_words(files: object) -> str:
 def require_each_once(names: Sequence[str]) -> None:
     """Raise if a file, a folder or a glob is asked for twice: each file is read once an epoch."""
     for name, times in Counter(names).items():
@@ -98,6 +98,7 @@ def out_of_order(files: Files) -> tuple[str, str] | None:
     return None
 
 
+def _in_words(files: object) -> str:
     """Show what was asked for, without the secrets of URLs."""
     if isinstance(files, str):
         return repr(str(Url.of(files)) if is_url(files) else files)

@@ -161,6 +161,10 @@ class Porter:
         )
         raise ShardCacheError(errno.ENOSPC, msg)
 
+    def renew(self, block: int) -> None:
+        """Decode a block again, whose file is damaged, and wait for it."""
+        self._ask("renew", block)
+
     def announce(self, order: Order, epoch: int, start: int, stop: int, plan: Plan) -> None:
         """Say which steps are next, so that their blocks are decoded ahead.
 
@@ -231,7 +235,7 @@ class Porter:
 
     def _died(self, message: tuple[Any, ...]) -> ShardError:
         what = ""
-        if message[0] == "block":
+        if message[0] in {"block", "renew"}:
             what = f" while decoding block {message[1]} of {self._index.path(message[1])}"
         return ShardError(
             f"The porter process died {_DEATHS} times in a row{what}. "

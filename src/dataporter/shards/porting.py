@@ -99,6 +99,10 @@ class _Server:
         if kind == "block":
             block, hits = values
             decoders.request(block, hits, client.connection)
+        elif kind == "renew":
+            (block,) = values
+            decoders.cache.drop(block)
+            decoders.request(block, 0, client.connection)
         elif kind == "stats":
             answer(client.connection, (None, decoders.statistics()))
         elif kind == "announce":

@@ -1,13 +1,16 @@
 """Reading samples: the blocks that this process has open, and rows out of them.
 
 Files are mapped, never copied, so all workers of a machine share their pages. A block that has to
-be decoded is mapped as the porter has written it.
+be decoded is mapped as the porter has written it. If its rows cannot be read, the copy may be
+damaged: it is decoded again, once. What is then wrong is in the source.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -15,7 +18,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import ShardError
+from dataporter.errors import (
+    DataPorterError,
+    ShardChangedError,
+    ShardError,
+    ShardFormatError,
+)
 from dataporter.mapping import map_file
 from dataporter.shards.changes import require_unchanged
 from dataporter.shards.formats.format import Format, Rows, Sample
@@ -41,6 +49,10 @@ class Decodes(Protocol):
         """Return True if the file of a decoded block is there."""
         ...
 
+    def renew(self, block: int) -> None:
+        """Decode a block again, whose file is damaged; wait until it is there."""
+        ...
+
 
 class Reader:
     """Reads samples of an index. Copies in other processes open blocks of their own."""
@@ -51,6 +63,7 @@ class Reader:
         self._decoder = decoder
         self._blocks: dict[int, Rows] = {}
         self._files: dict[int, memoryview] = {}
+        self._renewed: set[int] = set()  # blocks that were decoded again, since they were damaged
 
     def __reduce__(self) -> tuple[type[Reader], tuple[Any, ...]]:
         return Reader, (self._index, self._format, self._decoder)
@@ -66,38 +79,76 @@ class Reader:
         for place, block in enumerate(blocks):
             places.setdefault(block, []).append(place)
         samples: list[Any] = [None] * len(blocks)
-        try:
-            for block, wanted in places.items():
-                read = self._blocks.get(block) or self._open(block)
-                found = read([rows[place] for place in wanted])
-                for place, sample in zip(wanted, found, strict=True):
-                    samples[place] = sample
-        except ShardError as error:
-            _name_file(error, self._index.path(block))
-            raise
+        for block, wanted in places.items():
+            numbers = [rows[place] for place in wanted]
+            found = self._read(block, partial(_read_rows, numbers))
+            for place, sample in zip(wanted, found, strict=True):
+                samples[place] = sample
         return samples
 
     def flat_lists(self, block: int, column: str) -> Any:
         """Return a column of lists of numbers in a block; None if its format has no such column."""
-        rows = self._blocks.get(block) or self._open(block)
-        flat_lists = getattr(rows, "flat_lists", None)
-        return None if flat_lists is None else flat_lists(column)
 
-    def _open(self, number: int) -> Rows:
+        def read(rows: Rows) -> Any:
+            flat_lists = getattr(rows, "flat_lists", None)
+            return None if flat_lists is None else flat_lists(column)
+
+        return self._read(block, read)
+
+    def _read(self, block: int, read: Callable[[Rows], Value]) -> Value:
+        """Read from the rows of a block."""
+        try:
+            rows = self._blocks.get(block)
+            data = self._data(block) if rows is None else memoryview(b"")
+            try:
+                return read(self._open(block, data) if rows is None else rows)
+            except Exception as error:
+                if not self._may_be_damaged_copy(block, error):
+                    raise
+            return read(self._opened_again(block))
+        except ShardError as error:
+            _name_file(error, self._index.path(block))
+            raise
+
+    def _may_be_damaged_copy(self, block: int, error: Exception) -> bool:
+        """Return True if an error may come from a decoded block, not from what it was made of."""
+        is_damage = isinstance(error, ShardFormatError | ShardChangedError)
+        if block in self._renewed or (isinstance(error, DataPorterError) and not is_damage):
+            return False
+        return not self._is_mapped(block)
+
+    def _opened_again(self, block: int) -> Rows:
+        """Open a block that is decoded again. Each is, once: its source may be what is damaged."""
+        self._renewed.add(block)
+        self._blocks.pop(block, None)
+        self._decodes().renew(block)
+        return self._open(block, self._data(block))
+
+    def _is_mapped(self, block: int) -> bool:
+        return self._index.is_local and self._format.is_mapped(self._index.schema(block))
+
+    def _data(self, block: int) -> memoryview:
+        """Map the file that holds a block, or the decoded block."""
+        if self._is_mapped(block):
+            return self._mapped(int(self._index.file[block]))
+        return self._decoded(block)
+
+    def _open(self, number: int, data: memoryview) -> Rows:
         block, schema = self._index.block(number), self._index.schema(number)
-        if self._index.is_local and self._format.is_mapped(schema):
-            data = self._mapped(int(self._index.file[number]))
-        else:
-            data = self._decoded(number)
+        if not self._is_mapped(number):
             block = block._replace(offset=0, size=len(data))
         return _keep(self._blocks, number, self._format.open(data, block, schema), _MOST_BLOCKS)
 
     def _decoded(self, number: int) -> memoryview:
+        decoder = self._decodes()
+        self._drop_evicted(decoder)
+        return decoder.map(number)
+
+    def _decodes(self) -> Decodes:
         if self._decoder is None:
-            msg = f"block {number} has to be decoded, and nothing decodes it."
+            msg = "a block has to be decoded, and nothing decodes it."
             raise RuntimeError(msg)
-        self._drop_evicted(self._decoder)
-        return self._decoder.map(number)
+        return self._decoder
 
     def _drop_evicted(self, decoder: Decodes) -> None:
         """Close blocks that were evicted: as long as they are mapped, they take up the disk."""
@@ -118,6 +169,10 @@ class Reader:
         with opened:
             require_unchanged(self._index, file, os.fstat(opened.fileno()))
             return _keep(self._files, file, map_file(opened.fileno()), _MOST_FILES)
+
+
+def _read_rows(numbers: list[int], rows: Rows) -> list[Sample]:
+    return rows(numbers)
 
 
 def _keep(kept: dict[int, Value], number: int, value: Value, most: int) -> Value:

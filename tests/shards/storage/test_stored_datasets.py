@@ -315,6 +315,29 @@ def test_wrong_bytes_are_fetched_again(open_stored, proxy: ProxyProcess, lines):
     assert list(corpus) == list(ShardedDataset(lines))
 
 
+def test_a_footer_that_arrived_damaged_is_fetched_again_for_the_index(
+    open_stored, stored, proxy: ProxyProcess, tmp_path
+):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # One row of many columns: the middle of the file, where a bit changes, is in the footer.
+    columns = {f"column-{number}": [number] for number in range(200)}
+    pq.write_table(pa.table(columns), tmp_path / "wide.parquet", write_statistics=False)
+    stored.upload("stored-bucket", {"wide/a.parquet": (tmp_path / "wide.parquet").read_bytes()})
+    proxy.fault("flip", path="a.parquet", times=2)
+    assert open_stored("wide")[0] == {name: values[0] for name, values in columns.items()}
+
+
+@pytest.mark.parametrize("kind", ["texts", "lines"])
+def test_damaged_blocks_in_the_cache_are_fetched_again(kind, open_stored, tmp_path, request):
+    expected = list(open_stored(kind))
+    for path in (tmp_path / "cache").rglob("*.block"):  # footers too
+        path.write_bytes(bytes(path.stat().st_size))
+    assert list(open_stored(kind)) == expected
+    assert expected == list(ShardedDataset(request.getfixturevalue(kind)))
+
+
 def test_a_server_that_is_away_is_waited_for(open_stored, proxy: ProxyProcess, texts):
     corpus = open_stored()
     loader = loader_of(corpus, num_workers=2)

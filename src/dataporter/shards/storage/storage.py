@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 Parts = list[memoryview]
 
+TRIES = 3  # to read what turns out to be damaged: wrong bytes may have arrived
+
 # The schemes of obstore. fsspec has the others.
 OBJECT_STORES = frozenset({
     "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https",

@@ -29,7 +29,7 @@ from dataporter.shards.listing import (
 from dataporter.shards.shard_file import ShardFile
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.remote_file import RemoteFile
-from dataporter.shards.storage.storage import OBJECT_STORES, Storage
+from dataporter.shards.storage.storage import OBJECT_STORES, TRIES, Storage
 from dataporter.shards.storage.stored import Stored
 from dataporter.shards.storage.urls import WEB, Url, urls_with_secrets
 
@@ -45,6 +45,7 @@ class StoredListing(Listing):
     stored: Mapping[str, Stored] = field(repr=False)  # by path; also of files about the data
 
     threads = 16
+    tries = TRIES
 
     def statuses(self) -> list[Status]:
         return [Status(*self.stored[path][1:]) for path in self.paths]
@@ -70,8 +71,8 @@ def list_stored(
 ) -> StoredListing:
     """List folders, globs and files of a storage, by the rules of `list_files`."""
     names = as_sequence(files)
-    kinds = Kinds(suffixes, format, lambda path: _StoredFolder(path, tree))
     require_each_once([str(Url.of(name)) for name in names])
+    kinds = Kinds(suffixes, format, lambda path: _StoredFolder(path, tree))
     requests = [_request(name, kinds) for name in names]
     root = _common([request.folder for request in requests])
     full_urls = {**options.full_urls, **urls_with_secrets(names)}

@@ -16,7 +16,7 @@ from dataporter.shards.origin import Origin
 from dataporter.shards.shard_file import ShardFile
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.remote_file import FoundOnce, RemoteFile
-from dataporter.shards.storage.storage import Storage
+from dataporter.shards.storage.storage import TRIES, Storage
 from dataporter.shards.storage.stored import Stored
 
 # An entry of the cache, its size, and a function that writes it.
@@ -33,7 +33,7 @@ class StoredOrigin(Origin):
     by a function if it is not there; or None if there is no room.
     """
 
-    tries = 3
+    tries = TRIES
 
     def __init__(
         self, index: Index, format_: Format, options: StorageOptions, cores: int, keep: Keep
