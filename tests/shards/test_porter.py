@@ -1,5 +1,6 @@
 """A porter decodes each block once, ahead of its use, for every process of a rank."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from numbers_format import Numbers, expected, written
 from porters import porter_pids, tidy
@@ -369,6 +371,35 @@ def test_a_copy_that_is_dropped_does_not_end_the_porter(tmp_path, index):
 def test_the_porter_holds_no_descriptor_of_the_user_and_ignores_ctrl_c(tmp_path, index):
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)  # noqa: FBT003
+def zombies() -> list[int]:
+    return [child.pid for child in psutil.Process().children() if child.status() == "zombie"]
+
+
+def test_a_porter_that_a_copy_has_started_leaves_no_zombie(tmp_path, index):
+    original = make(tmp_path, index)
+    copy = pickle.loads(pickle.dumps(original))
+    copy.path(0)
+    original.path(1)
+    assert len(porter_pids()) == 1
+    del copy  # its porter goes on
+    assert original.map(2)[:] == expected(index, 2)
+    del original
+    until(lambda: not porter_pids(), seconds=60)
+    gc.collect()
+    assert not zombies()
+
+
+def test_a_porter_that_ends_while_its_dataset_lives_leaves_no_zombie(tmp_path, index):
+    porter = make(tmp_path, index)
+    porter.path(0)
+    (pid,) = porter_pids()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not porter_pids(), seconds=60)
+    gc.collect()
+    assert not zombies()
+    porter.close()
+
+
     porter = make(tmp_path, index)
     porter.path(0)
     (pid,) = porter_pids()

@@ -42,7 +42,7 @@ from dataporter.shards.index import Index
 from dataporter.shards.messages import attached, is_ours, pack, receive, unnamed_file
 from dataporter.shards.notes import is_note, received
 from dataporter.shards.opening import Survey
-from dataporter.shards.processes import last_words, start_process
+from dataporter.shards.processes import Process, collect_ended, last_words, start_process
 from dataporter.shards.storage.options import StorageOptions
 
 try:
@@ -328,7 +328,7 @@ class _Connections:
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.words: IO[bytes] | None = None  # what the porter printed
 
     @property
@@ -356,11 +356,10 @@ class _Connections:
 
     def reap(self, seconds: float) -> None:
         """Wait a moment for the end of a porter that this process started."""
-        if self.process is not None and self.process.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
+        if self.process is not None:
+            with suppress(subprocess.TimeoutExpired):  # it may be another process's now
                 self.process.wait(seconds)
-            # Otherwise it is another process's now; this keeps Python from warning of it.
-            self.process.returncode = self.process.poll() or 0
+        collect_ended()
         if self.words is not None:
             self.words.close()
         self.process = self.words = None
