@@ -26,10 +26,12 @@ class Numbers(Format):
         *,
         seconds: float = 0,
         bad: int = -1,
+        error: type[Exception] = ShardFormatError,
         gate: Path | None = None,  # a file, before which no decoding ends
     ) -> None:
         super().__init__(ReadOptions())
         self.log, self.seconds, self.bad, self.gate = log, seconds, bad, gate
+        self.error = error  # of the bad block
 
     def scan(self, file: ShardFile) -> Scanned:
         raise NotImplementedError
@@ -41,11 +43,11 @@ class Numbers(Format):
         if self.log is not None:
             with self.log.open("a") as log:
                 log.write(f"{block.checksum} {os.getpid()}\n")
-        if block.checksum == self.bad:
-            raise ShardFormatError(f"{file.name} is damaged at {block.offset}.")
-        time.sleep(self.seconds)
         while self.gate is not None and not self.gate.exists():
             time.sleep(0.002)  # for as long as the porter lives
+        if block.checksum == self.bad:
+            raise self.error(f"{file.name} is damaged at {block.offset}.")
+        time.sleep(self.seconds)
         numbers = np.frombuffer(file.read(block.offset, block.size), np.int64)
         with to.open("wb") as decoded:
             decoded.write((numbers + 1).tobytes())

@@ -22,7 +22,13 @@ from porters import porter_pids, tidy
 from tracks_order import SideBySide
 from watching import environment, run_script, until
 
-from dataporter.errors import ShardCacheError, ShardChangedError, ShardError, ShardFormatError
+from dataporter.errors import (
+    ShardCacheError,
+    ShardChangedError,
+    ShardError,
+    ShardFormatError,
+    StorageError,
+)
 from dataporter.law import Plan, ShuffledOrder
 from dataporter.shards.porter import Porter
 
@@ -172,6 +178,27 @@ def test_an_error_of_decoding_comes_with_its_type_and_message_and_only_for_its_b
         with pytest.raises(ShardFormatError, match="is damaged at 640"):
             porter.path(5)
     assert porter.map(4)[:] == expected(index, 4)
+    porter.close()
+
+
+def test_a_block_that_a_storage_did_not_give_ahead_is_not_tried_for_as_long_again(tmp_path, index):
+    order, plan = SideBySide(BLOCKS, 16, 1), Plan(length=len(index), batch_size=4)
+    bad = int(order.indices(0, np.array([0]))[0]) // 16
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    porter = make(tmp_path, index, Numbers(log, bad=bad, error=StorageError, gate=gate))
+    porter.announce(order, 0, 0, 4, plan)
+    until(lambda: log.exists() and bad in decodings(tmp_path), seconds=60)
+
+    def open_gate() -> None:
+        until(lambda: porter.stats().get("waits") == 1, seconds=60)
+        gate.touch()
+
+    thread = threading.Thread(target=open_gate)
+    thread.start()
+    with pytest.raises(StorageError):
+        porter.path(bad)
+    thread.join()
+    assert decodings(tmp_path).count(bad) == 1
     porter.close()
 
 
@@ -348,29 +375,6 @@ def test_a_dropped_dataset_ends_its_porter_without_a_zombie(tmp_path, index):
     assert not Path(f"/proc/{process.pid}").exists()
 
 
-def test_a_closed_porter_starts_again(tmp_path, index):
-    porter = make(tmp_path, index)
-    for block in range(3):
-        assert porter.map(block)[:] == expected(index, block)
-        porter.close()
-
-
-def test_a_copy_that_is_dropped_does_not_end_the_porter(tmp_path, index):
-    porter = make(tmp_path, index)
-    porter.path(0)
-    pids = porter_pids()
-    copy = pickle.loads(pickle.dumps(porter))
-    assert copy.map(1)[:] == expected(index, 1)
-    copy.close()
-    del copy
-    assert porter.map(2)[:] == expected(index, 2)
-    assert porter_pids() == pids
-    porter.close()
-
-
-def test_the_porter_holds_no_descriptor_of_the_user_and_ignores_ctrl_c(tmp_path, index):
-    reading, writing = os.pipe()
-    os.set_inheritable(writing, True)  # noqa: FBT003
 def zombies() -> list[int]:
     return [child.pid for child in psutil.Process().children() if child.status() == "zombie"]
 
@@ -400,6 +404,29 @@ def test_a_porter_that_ends_while_its_dataset_lives_leaves_no_zombie(tmp_path, i
     porter.close()
 
 
+def test_a_closed_porter_starts_again(tmp_path, index):
+    porter = make(tmp_path, index)
+    for block in range(3):
+        assert porter.map(block)[:] == expected(index, block)
+        porter.close()
+
+
+def test_a_copy_that_is_dropped_does_not_end_the_porter(tmp_path, index):
+    porter = make(tmp_path, index)
+    porter.path(0)
+    pids = porter_pids()
+    copy = pickle.loads(pickle.dumps(porter))
+    assert copy.map(1)[:] == expected(index, 1)
+    copy.close()
+    del copy
+    assert porter.map(2)[:] == expected(index, 2)
+    assert porter_pids() == pids
+    porter.close()
+
+
+def test_the_porter_holds_no_descriptor_of_the_user_and_ignores_ctrl_c(tmp_path, index):
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)  # noqa: FBT003
     porter = make(tmp_path, index)
     porter.path(0)
     (pid,) = porter_pids()

@@ -235,8 +235,10 @@ class Decoders:
             with self._schedule:
                 job.ahead.refuse(job.need)
         with self._changed:
-            if job.need is not None and job.waiting and outcome is not True:
-                job.need = None  # it was asked for meanwhile
+            # It was asked for meanwhile. What a storage did not give was tried for its whole time.
+            is_answer = outcome is True or isinstance(outcome, StorageError)
+            if job.need is not None and job.waiting and not is_answer:
+                job.need = None
                 self._requests.append(job)
                 self._changed.notify()
                 return

@@ -1,5 +1,6 @@
 """Faults on the way to a real server: after each, the bytes are those of a quiet run."""
 
+import re
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -180,6 +181,28 @@ def test_tries_end_with_the_time_also_where_their_budget_is_used_up(
         errors = [work.exception(60) for work in works]
     assert all(isinstance(error, StorageError) for error in errors)
     assert sum(proxy.requests.values()) <= 1 + 20 + 20
+
+
+def test_what_waits_behind_requests_that_fail_is_given_up_with_them(through_proxy, proxy):
+    storage = through_proxy(patience=0.5, max_requests=1)
+    file = storage.find("large.bin")
+    proxy.heal()
+    proxy.fault("reset")
+    begun = [storage.begin(file, [each]) for each in RANGES[:6]]
+    first, *others = [each.exception(60) for each in begun]
+    assert "It was tried" in str(first)
+    assert all(isinstance(error, StorageError) for error in others)
+    # Each at most once, in what was left when the first one was given up.
+    tries = int(re.search(r"tried (\d+) times", str(first))[1])
+    assert sum(proxy.requests.values()) <= tries + len(others)
+
+
+def test_a_queue_that_moves_is_waited_for_longer_than_requests_are_tried(through_proxy, proxy):
+    storage = through_proxy(patience=0.05, max_requests=1)
+    file = storage.find("large.bin")
+    proxy.latency = 0.02
+    begun = [storage.begin(file, [each]) for each in RANGES]
+    assert [bytes(each.result(60)[0]) for each in begun] == WANTED
 
 
 def test_stalls_end_with_the_time(through_proxy, proxy):

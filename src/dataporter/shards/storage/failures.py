@@ -48,6 +48,8 @@ fewer processes, or ask its operator for a higher limit.
         )
         return ShardChangedError(msg)
     tried = ""
+    if not failure.tries:
+        tried = f" It waited {failure.seconds:,.0f} s for its turn, while others were tried."
     if failure.tries > 1:
         tried = f" It was tried {failure.tries:,} times in {failure.seconds:,.0f} s."
     what = f"a storage did not give {failure.what}: {fault.words}.{tried}"

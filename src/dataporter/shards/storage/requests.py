@@ -1,12 +1,13 @@
 """Requests of a storage: each is tried again through faults, within bounds that all of them share.
 
 A request that fails is tried again after a random wait, which doubles with each try, until its
-patience is over. It keeps its place meanwhile, so a server that is away meets as many requests
-as it had in flight, not all that wait for their turn. Tries again have a budget: a few in each
-second, a share of the requests that succeed, and two for each one that succeeds after a fault,
-so that all go on soon once a server is back. A request that is late is sent a second time, once,
-within a budget and the bound of requests at a time; the first answer counts, and the other
-request is cancelled.
+patience is over. While the storage is in trouble, the wait for a first try counts too: what waits
+behind requests that fail is given up with them. A request keeps its place between its tries, so a
+server that is away meets as many requests as it had in flight, not all that wait for their turn.
+Tries again have a budget: a few in each second, a share of the requests that succeed, and two for
+each one that succeeds after a fault, so that all go on soon once a server is back. A request that
+is late is sent a second time, once, within a budget and the bound of requests at a time; the first
+answer counts, and the other request is cancelled.
 
 obstore shows no headers, neither in its errors nor elsewhere, and its own tries do not follow a
 server's Retry-After either. So that is followed only where the error of another library shows it.
@@ -20,12 +21,13 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from dataporter.errors import DataPorterError
+from dataporter.errors import DataPorterError, ShardError
 from dataporter.shards.storage.client import Client
 from dataporter.shards.storage.failures import Failure, error_of
 from dataporter.shards.storage.faults import (
@@ -78,6 +80,7 @@ class Requests:
         self._renewed = 0  # times that credentials were read again
         self._renewing = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None  # of credentials
+        self._trouble: _Trouble | None = None  # none if the last request that ended has succeeded
         self._warned = float("-inf")
 
     async def get(self, file: Stored, start: int, stop: int) -> memoryview:
@@ -124,13 +127,14 @@ class Requests:
     async def _run(
         self, call: Callable[[], Awaitable[T]], what: str, size: int = 0, *, hedge: bool = True
     ) -> T:
-        async with self._places:
-            tried = _Tried(what)
+        tried = _Tried(what)
+        async with self._place(self._places, tried):
             while True:
-                tried.times += 1
-                tried.renewed = self._renewed
                 try:
-                    async with self._bound:
+                    async with self._place(self._bound, tried):
+                        tried.begun = self._since(tried)
+                        tried.times += 1
+                        tried.renewed = self._renewed
                         answer = await self._once(call, size, tried, hedge=hedge)
                 except DataPorterError:
                     raise
@@ -142,11 +146,38 @@ class Requests:
                     self._succeeded(tried.times)
                     return answer
                 tried.add(fault)
+                if fault.kind not in _END:
+                    self._trouble = self._trouble or _Trouble(tried.begun, fault)
                 if not await self._may_be_tried_again(tried, fault):
-                    # Outside the handler, so that no error of a library goes along.
-                    self.counters["failed"] += 1
-                    scheme = self._root.scheme
-                    raise error_of(Failure(what, scheme, fault, tried.times, tried.seconds))
+                    raise self._given_up(tried)  # outside the handler of a library's error
+
+    @asynccontextmanager
+    async def _place(self, places: asyncio.Semaphore | Bound, tried: _Tried) -> AsyncIterator[None]:
+        """Wait for a place while there is patience."""
+        while True:
+            left = self._options.patience - (time.monotonic() - self._since(tried))
+            if left <= 0:
+                raise self._given_up(tried)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(places.__aenter__(), left)
+                break
+        try:
+            yield
+        finally:
+            await places.__aexit__(None, None, None)
+
+    def _since(self, tried: _Tried) -> float:
+        """Return the time from which the patience with a request counts."""
+        if tried.times:
+            return tried.begun
+        # Nobody loses patience in a queue that moves, however long it is.
+        return max(tried.begun, time.monotonic() if self._trouble is None else self._trouble.begun)
+
+    def _given_up(self, tried: _Tried) -> ShardError:
+        self.counters["failed"] += 1
+        fault = tried.fault or (LATE if self._trouble is None else self._trouble.fault)
+        scheme = self._root.scheme
+        return error_of(Failure(tried.what, scheme, fault, tried.times, tried.seconds))
 
     async def _once(
         self, call: Callable[[], Awaitable[T]], size: int, tried: _Tried, *, hedge: bool
@@ -157,7 +188,9 @@ class Requests:
             longest = self._options.least_timeout + size * self._bound.running / _SLOWEST
         else:
             longest = max(self._options.least_timeout, _STUCK * usual)
-        left = max(self._options.least_timeout, self._options.patience - tried.seconds)
+        left = self._options.patience - tried.seconds
+        if tried.times == 1:  # however little patience there is, one try gets its time
+            left = max(self._options.least_timeout, left)
         begun = time.monotonic()
         work = self._hedged(call, size) if hedge else self._send(call)
         answer = await asyncio.wait_for(work, min(left, longest * 2**tried.late))
@@ -192,6 +225,7 @@ class Requests:
 
     def _succeeded(self, tries: int) -> None:
         self._answered = True
+        self._trouble = None
         self._retries.earn(_RETRIES if tries == 1 else _RETRIES_AFTER_FAULT)
         self._hedges.earn(_HEDGES)
         self._bound.succeeded()
@@ -257,6 +291,13 @@ class Requests:
             _log.warning(words, self._root, passed, fault.words, left)
 
 
+class _Trouble(NamedTuple):
+    """Requests that fail, while none succeeds."""
+
+    begun: float  # when the first of them was asked for
+    fault: Fault
+
+
 @dataclass(slots=True)
 class _Tried:
     """The tries of one request so far."""
@@ -266,6 +307,7 @@ class _Tried:
     late: int = 0  # tries that got no answer in time
     renewed: int = 0  # times that credentials had been read again before the last try
     begun: float = field(default_factory=time.monotonic)
+    fault: Fault | None = None  # the last one
     refused: float | None = None  # when credentials were refused first, if they still are
 
     @property
@@ -277,6 +319,7 @@ class _Tried:
         return 0.0 if self.refused is None else time.monotonic() - self.refused
 
     def add(self, fault: Fault) -> None:
+        self.fault = fault
         self.late += fault == LATE
         if fault.kind not in _CREDENTIALS:
             self.refused = None
