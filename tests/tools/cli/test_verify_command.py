@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 
 import pytest
 from forked_commands import in_terminal, piped
@@ -14,7 +15,8 @@ from watching import until
 
 from dataporter.tools import cli
 from dataporter.tools.cli.main import run
-from dataporter.tools.sandbox import Sandbox
+from dataporter.tools.cli.verify import _Progress
+from dataporter.tools.sandbox import Sandbox, sandbox
 from dataporter.tools.sandbox.processes import fresh_interpreters
 from dataporter.tools.sandbox.sandbox import HASH_SEEDS
 from dataporter.tools.verify.runs import Run, run_in
@@ -180,11 +182,32 @@ def test_a_wrong_one_ends_with_status_1_and_says_what_where_and_why(shop, capsys
     assert "loaded" not in out
 
 
+def test_of_many_differences_the_first_two_are_shown(shop, capsys):
+    _, out, _ = verified(capsys, "shop.data:make_noisy", *QUICK)
+    assert out.count("  DIFFERS  ") == 3
+    assert re.search(r"DIFFERS \d+ more: numbers of workers, killed workers, .*ranks", flat(out))
+
+
+def test_a_part_of_the_checks_ends_with_a_status_of_its_own(shop, capsys, monkeypatch):
+    ahead = [0.0]
+    monkeypatch.setattr(sandbox, "monotonic", lambda: time.monotonic() + ahead[0])
+    note = _Progress.note
+
+    def note_and_hurry(self, check):
+        note(self, check)
+        ahead[0] = 1e6 * check.name.startswith("after")
+
+    monkeypatch.setattr(_Progress, "note", note_and_hurry)
+    status, out, err = verified(capsys, "shop.data:make_loader", *QUICK, "--json")
+    assert (status, err) == (3, "")
+    assert json.loads(out)["outcome"] == "incomplete"
+
+
 def test_json_has_all_of_it_and_nothing_else(shop, capsys):
     status, out, err = verified(capsys, "shop.data:make_noisy", *QUICK, "--json", "--fail-fast")
     report = json.loads(out)
     assert (status, err) == (1, "")
-    assert report["exact"] is False
+    assert (report["outcome"], report["exact"]) == ("differs", False)
     assert report["cause"]["kind"] == "generator"
     assert report["checks"][-1]["outcome"] == "differs"
     assert report["seconds"] > 0

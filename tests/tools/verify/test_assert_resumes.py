@@ -11,7 +11,13 @@ import torch
 from dataporter import FactoryError, NotExactError, OptionError, OptionTypeError
 from dataporter.stateful_dataloader import StatefulDataLoader
 from dataporter.tools.sandbox import Sandbox, sandbox
-from dataporter.tools.verify import assert_resumes_exactly, verify
+from dataporter.tools.verify import (
+    Check,
+    Present,
+    Report,
+    assert_resumes_exactly,
+    verify,
+)
 from dataporter.tools.verify.runs import Run, run_in
 
 QUICK = {"batches": 4, "points": 0, "workers": (1,), "batch_sizes": (), "world_sizes": ()}
@@ -51,6 +57,30 @@ def test_the_failure_of_one_that_does_not_is_an_assertion_that_reads_well():
     # pytest shows the line of the test, not ours.
     assert not failed.traceback[-1].frame.code.path.name.startswith("test_")
     assert failed.traceback.filter(failed)[-1].frame.code.path.name == "test_assert_resumes.py"
+
+
+def test_of_many_differences_the_first_are_told_and_the_others_counted():
+    kinds = ["another time", *["numbers of workers"] * 5, "killed workers"]
+    differing = [
+        Check(name=f"check {number}", outcome="differs", words="expected 1, found 2", kind=kind)
+        for number, kind in enumerate(kinds)
+    ]
+    equal = Check(name="equal", outcome="exact", batches=3, kind="numbers of workers")
+    report = Report(loader="ours", reference="a run", checks=(*differing, equal))
+    assert "\n".join(report.lines()) == (
+        "  DIFFERS  check 0: expected 1, found 2\n"
+        "  DIFFERS  check 1: expected 1, found 2\n"
+        "  exact    equal (3 batches)\n"
+        "  DIFFERS  5 more: numbers of workers (4 of 6), killed workers"
+    )
+
+
+def test_the_verdict_names_checks_that_are_impossible_for_the_loader():
+    skipped = Check(name="killed workers", outcome="skipped", words="there are none")
+    equal = Check(name="after 1 batch", outcome="exact", batches=3)
+    report = Report(loader="ours", reference="a run", checks=(equal, skipped))
+    assert report.is_exact
+    assert report.verdict() == "EXACT: all 1 checks, bit by bit. Skipped: killed workers."
 
 
 def test_an_error_at_a_resume_is_a_difference():
@@ -100,17 +130,45 @@ def hurry(monkeypatch):
     return lambda _: ahead.__setitem__(0, 1e6)
 
 
-def test_what_there_is_no_time_for_is_not_run_and_the_rest_counts(hurry):
-    def hurry_after_a_resume(check):
-        if check.name.startswith("after"):
-            hurry(check)
+def hurry_after_a_resume(hurry):
+    """Make the time up after the first resume, which is the third check."""
+    return lambda check: hurry(check) if check.name.startswith("after") else None
 
-    report = verify(planted.make_clean("tensors"), on_check=hurry_after_a_resume, **QUICK)
-    assert report.is_exact
+
+def test_a_part_of_the_checks_is_incomplete_and_says_what_was_not_tried(hurry):
+    options = {**QUICK, "workers": (1, 2), "points": 1}
+    clean = planted.make_clean("tensors")
+    report = verify(clean, on_check=hurry_after_a_resume(hurry), **options)
     outcomes = [check.outcome for check in report.checks]
-    assert outcomes == ["exact"] * 3 + ["not run"] * 8
-    assert "EXACT: all 3 checks, bit by bit. 8 more were not run." in str(report)
+    assert outcomes == ["exact"] * 3 + ["not run"] * 9
+    assert (report.outcome, report.is_exact, report.would_be_exact) == ("incomplete", False, False)
+    told = report.as_dict()
+    assert (told["outcome"], told["exact"]) == ("incomplete", False)
+    assert " ".join(report.verdict().split()) == (
+        "INCOMPLETE: 3 of 12 checks ran, all equal. Not tried: numbers of workers (2 of 3), "
+        "killed workers, new interpreters (2 of 3), resumes in one process. Use --seconds 480, in "
+        "Python seconds=480."
+    )
     assert {check.words for check in report.checks} == {"", "the time was up"}
+
+
+def test_a_part_of_the_checks_is_no_proof_to_a_test(hurry):
+    clean = planted.make_clean("tensors")
+    with pytest.raises(NotExactError, match="INCOMPLETE: 3 of 11 checks ran, all equal"):
+        assert_resumes_exactly(clean, on_check=hurry_after_a_resume(hurry), **QUICK)
+
+
+def test_a_loader_of_another_library_that_was_not_tried_is_not_exact():
+    untried = Check(name="the loader as it is", outcome="not run", words="the time was up")
+    equal = Check(name="after 1 batch", outcome="exact", batches=3)
+    report = Report(
+        loader="ours",
+        reference="a run",
+        checks=(equal,),
+        present=Present(loader="torch's DataLoader", checks=(untried,)),
+    )
+    assert (report.outcome, report.would_be_exact) == ("incomplete", True)
+    assert report.verdict().startswith("As it is, INCOMPLETE: some checks were not run.")
 
 
 @pytest.mark.parametrize("when", ["on_start", "on_check"])

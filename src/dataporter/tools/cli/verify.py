@@ -16,6 +16,9 @@ from dataporter.tools.cli.terminal import make_console, waiting
 if TYPE_CHECKING:
     from dataporter.tools.verify import Check, Present, Report
 
+# Exit statuses; 2 is invalid input.
+_STATUS = {"exact": 0, "differs": 1, "incomplete": 3}
+
 _STYLES = {"exact": "green", "differs": "bold red", "skipped": "dim", "not run": "yellow"}
 
 Several = list[int]
@@ -48,7 +51,8 @@ def verify(
     different numbers of workers, batch sizes and numbers of ranks. Workers are killed. The batches
     that follow are compared with an uninterrupted run, bit by bit. A loader of torch or torchdata
     is first interrupted as it is, then verified as a ResumableDataLoader with the same arguments.
-    Exit status: 0 exact, 1 not exact, 2 if the factory cannot be used.
+    Exit status: 0 exact, 1 not exact, 2 if the factory cannot be used, 3 if the time was up before
+    all was checked.
     """
     from dataporter.tools.verify import verify as verified
 
@@ -73,28 +77,29 @@ def verify(
         )
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2))
+    for line in report.more_differences():
+        console.print(Text(line, style=_STYLES["differs"]))
     console.print(Text(f"\n{report.verdict()}"))
-    if not report.is_exact:
-        raise typer.Exit(1)
+    if _STATUS[report.outcome]:
+        raise typer.Exit(_STATUS[report.outcome])
 
 
 class _Progress:
-    """Prints each check as soon as it is done."""
+    """Prints each check as soon as it is done, but not all differences of our loader."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._explained = 0  # differences
+        self._shown = 0  # differences that are still to be shown
 
     def begin(self, report: Report | Present) -> None:
-        from dataporter.tools.verify import Report
+        from dataporter.tools.verify.report import SHOWN_DIFFERENCES, Report
 
         is_second = isinstance(report, Report) and report.present is not None
         self._console.print(Text(f"\n{report.heading()}" if is_second else report.heading()))
-        # Of our loader, further differences are much the same as the first.
-        self._explained = 1 if isinstance(report, Report) else sys.maxsize
+        self._shown = SHOWN_DIFFERENCES if isinstance(report, Report) else sys.maxsize
 
     def note(self, check: Check) -> None:
         differs = check.outcome == "differs"
-        words = check.text(with_words=not differs or self._explained > 0)
-        self._explained -= differs
-        self._console.print(Text(words, style=_STYLES[check.outcome]))
+        if not differs or self._shown > 0:
+            self._console.print(Text(check.text(), style=_STYLES[check.outcome]))
+        self._shown -= differs

@@ -12,6 +12,15 @@ from dataporter.tools.verify.report import Check
 
 _SOME_STEPS = 3  # between two interruptions
 _INLINE = {"num_workers": 0}
+
+# Kinds of checks, as reports name them.
+_INTERPRETERS = "new interpreters"
+_TIME = "another time"
+_WORKERS = "numbers of workers"
+_KILLED = "killed workers"
+_ONE_PROCESS = "resumes in one process"
+_SIZES = "other batch sizes"
+_RANKS = "other numbers of ranks"
 _WORKER_SEED = 1_000_003  # unlike any that a dataset uses outside of workers
 
 
@@ -33,6 +42,7 @@ class Interruption:
     """A resume after `start` batches of the uninterrupted run, in new processes."""
 
     name: str
+    kind: str
     start: int
     legs: tuple[Leg, ...] = (Leg(),)
     interpreter: int = 0  # 0: the one of the uninterrupted run
@@ -69,21 +79,25 @@ def plan_interruptions(
         reason = f"another process cannot import this factory: {why_not_importable}"
         yield _skipped("a new interpreter", reason)
     else:
-        yield Interruption(name="the same run in a new interpreter", start=0, interpreter=1)
+        name = "the same run in a new interpreter"
+        yield Interruption(name=name, kind=_INTERPRETERS, start=0, interpreter=1)
     name = "the same run at another time"
     if why_clock_must_run:
         yield _skipped(name, why_clock_must_run)
     else:  # in one process, since spawned workers have a clock of their own
-        yield Interruption(name=name, start=0, legs=(Leg(options=_INLINE),), at_another_time=True)
+        inline = (Leg(options=_INLINE),)
+        yield Interruption(name=name, kind=_TIME, start=0, legs=inline, at_another_time=True)
     yield from _with_workers(facts, points, values.workers)
     yield from _with_killed_workers(facts, points)
     if not why_not_importable:
-        yield Interruption(name=f"{_after(1)}, in a new interpreter", start=1, interpreter=2)
+        name = f"{_after(1)}, in a new interpreter"
+        yield Interruption(name=name, kind=_INTERPRETERS, start=1, interpreter=2)
     yield from _in_one_process(facts, points)
     yield from _with_batch_sizes(facts, points, values.batch_sizes)
     yield from _with_world_sizes(facts, points, values.world_sizes)
     if not why_not_importable:
-        yield Interruption(name="the same run in one more interpreter", start=0, interpreter=3)
+        name = "the same run in one more interpreter"
+        yield Interruption(name=name, kind=_INTERPRETERS, start=0, interpreter=3)
 
 
 class _Points:
@@ -132,6 +146,7 @@ def _with_workers(
         point, count = points.each[turn % len(points.each)], counts[turn % len(counts)]
         yield Interruption(
             name=f"{_after(point)}, with {_count(count, 'worker')}",
+            kind=_WORKERS,
             start=point,
             legs=(Leg(options={"num_workers": count}),),
         )
@@ -139,11 +154,12 @@ def _with_workers(
 
 def _with_killed_workers(facts: LoaderFacts, points: _Points) -> Iterator[Interruption | Check]:
     if facts.in_threads:
-        yield _skipped("killed workers", "engine='threads' has no worker processes")
+        yield _skipped(_KILLED, "engine='threads' has no worker processes")
         return
     workers, point = max(facts.num_workers, 2), points.in_first_epoch()
     yield Interruption(
         name=f"{_after(point)}, with {workers} workers that are killed meanwhile",
+        kind=_KILLED,
         start=point,
         legs=(Leg(options={"num_workers": workers, "max_restarts": 3}, kills=(0, 1)),),
     )
@@ -154,6 +170,7 @@ def _in_one_process(facts: LoaderFacts, points: _Points) -> Iterator[Interruptio
     steps = points.steps_after(point)
     yield Interruption(
         name=f"{_after(point)}, and once more {_count(steps, 'batch', 'es')} later",
+        kind=_ONE_PROCESS,
         start=point,
         legs=(Leg(options=_INLINE, steps=steps), Leg()),
     )
@@ -161,6 +178,7 @@ def _in_one_process(facts: LoaderFacts, points: _Points) -> Iterator[Interruptio
     point = points.random()
     yield Interruption(
         name=f"{_after(point)}, and back there in the same process",
+        kind=_ONE_PROCESS,
         start=point,
         legs=(Leg(options=_INLINE, steps=_SOME_STEPS, twice=True),),
     )
@@ -168,6 +186,7 @@ def _in_one_process(facts: LoaderFacts, points: _Points) -> Iterator[Interruptio
         point = points.random()
         yield Interruption(
             name=f"{_after(point)}, all of it in the second of 2 workers",
+            kind=_ONE_PROCESS,
             start=point,
             legs=(Leg(options=_INLINE, worker=(1, 2, _WORKER_SEED)),),
         )
@@ -176,6 +195,7 @@ def _in_one_process(facts: LoaderFacts, points: _Points) -> Iterator[Interruptio
         point = points.random()
         yield Interruption(
             name=f"{_after(point)}, with samples that were fetched before",
+            kind=_ONE_PROCESS,
             start=point,
             legs=(Leg(options=_INLINE, steps=_SOME_STEPS, fetched_before=True),),
         )
@@ -185,7 +205,7 @@ def _with_batch_sizes(
     facts: LoaderFacts, points: _Points, sizes: Sequence[int] | None
 ) -> Iterator[Interruption | Check]:
     if facts.why_batches_are_fixed:
-        yield _skipped("other batch sizes", facts.why_batches_are_fixed)
+        yield _skipped(_SIZES, facts.why_batches_are_fixed)
         return
     own = facts.batch_size or 1
     if sizes is None:
@@ -197,6 +217,7 @@ def _with_batch_sizes(
         point = points.in_first_epoch()
         yield Interruption(
             name=f"{_after(point)}, with batches of {size}",
+            kind=_SIZES,
             start=point,
             legs=(Leg(options={"batch_size": size}),),
             by_sample=True,
@@ -210,7 +231,7 @@ def _with_world_sizes(
     if facts.shares_nothing and not reason:
         reason = "strategy='simple' shares nothing among ranks"
     if reason:
-        yield _skipped("other numbers of ranks", reason)
+        yield _skipped(_RANKS, reason)
         return
     for size in (2, 3) if sizes is None else sizes:
         point = points.in_first_epoch()
@@ -218,6 +239,7 @@ def _with_world_sizes(
         some = Leg(options=_INLINE, world_size=size, steps=_SOME_STEPS)
         yield Interruption(
             name=f"{_after(point)}, on {'1 rank' if size == 1 else f'{size} ranks, then on 1'}",
+            kind=_RANKS,
             start=point,
             legs=(last,) if size == 1 else (some, last),
             by_sample=True,

@@ -24,7 +24,7 @@ from dataporter.tools.sandbox import (
     TimeUpError,
 )
 from dataporter.tools.verify.batch_contents import Contents, difference
-from dataporter.tools.verify.report import Check
+from dataporter.tools.verify.report import TIME_UP, Check
 from dataporter.tools.verify.restart import OtherLoader, Restart, Restarted
 
 _SHARE = 0.35  # of the time that is left, for all runs
@@ -53,7 +53,7 @@ def find_losses(
         else:
             yield from _by_skipping(runs)
     except (TimeUpError, ProcessEndedError) as error:
-        reason = "the time was up" if isinstance(error, TimeUpError) else "a process ended"
+        reason = TIME_UP if isinstance(error, TimeUpError) else "a process ended"
         yield Check(name="the loader as it is", outcome="not run", words=reason)
 
 
@@ -247,7 +247,7 @@ def _read_again(runs: _Runs, first: Restarted, order: Restarted | None, point: i
     found = runs.run(state=of.states[point], **rest) if point in of.states else None
     if found is None or found.problem is not None or found.fetched is None:
         reason = "the samples that are read on the way cannot be counted"
-        return Check(name=name, outcome="not run", words=reason)
+        return Check(name=name, outcome="skipped", words=reason)
     size = runs.loader.batch_size or 1
     delivered = sum(map(len, found.indices)) or sum(_size(each, size) for each in found.batches)
     again = found.fetched - delivered

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
@@ -9,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 from dataporter.notebook_html import paragraphs, table
 from dataporter.tools.wrapping import wrapped
 
-_SHOWN_DIFFERENCES = 2  # the others are much the same
+SHOWN_DIFFERENCES = 2  # the others are much the same
+TIME_UP = "the time was up"  # why a check was not run
 
 _SWITCH = (
     "What to do: replace the class by dataporter.ResumableDataLoader, which takes the same "
@@ -19,23 +22,29 @@ _SWITCH = (
 _AS_IT_IS = "As it is, interrupted and started again:"
 
 Outcome: TypeAlias = Literal["exact", "differs", "skipped", "not run"]
+Finding: TypeAlias = Literal["exact", "differs", "incomplete"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One interruption, and its outcome."""
+    """One interruption, and its outcome.
+
+    A check that is skipped is impossible for the loader. One that was not run is possible, so its
+    outcome is unknown.
+    """
 
     name: str
     outcome: Outcome
     batches: int = 0  # that were compared
     words: str = ""  # the difference, or the reason why it was not tried
+    kind: str = ""  # the same for checks of the same change
 
-    def text(self, *, with_words: bool = True) -> str:
-        """Return a line for the report, with or without the difference."""
+    def text(self) -> str:
+        """Return a line for the report."""
         mark = self.outcome.upper() if self.outcome == "differs" else self.outcome
         count = f" ({self.batches} batch{'es' if self.batches != 1 else ''})"
         text = f"{mark:<8} {self.name}{count if self.batches else ''}"
-        if self.words and with_words:
+        if self.words:
             text += f": {self.words}"
         return wrapped(text, "  ", " " * 11)
 
@@ -58,9 +67,14 @@ class Present:
     checks: tuple[Check, ...] = ()
 
     @property
+    def outcome(self) -> Finding:
+        """Exact if nothing would be lost, incomplete if something was not tried."""
+        return _found_in(self.checks)
+
+    @property
     def is_exact(self) -> bool:
-        """True if nothing would be lost."""
-        return not self.losses
+        """True if nothing would be lost, and everything was tried."""
+        return self.outcome == "exact"
 
     @property
     def losses(self) -> list[Check]:
@@ -85,17 +99,23 @@ class Report:
     checks: tuple[Check, ...]
     cause: Cause | None = None
     seconds: float = 0.0
+    time_limit: float = 0.0  # seconds
     present: Present | None = None
 
     @property
+    def outcome(self) -> Finding:
+        """Exact if all checks were run and nothing differed, of the loader as it is too."""
+        return _found_in(self.checks, () if self.present is None else self.present.checks)
+
+    @property
     def is_exact(self) -> bool:
-        """True if nothing differed, and the loader as it is would lose nothing."""
-        return self.would_be_exact and (self.present is None or self.present.is_exact)
+        """True if nothing differed, nothing would be lost, and everything was tried."""
+        return self.outcome == "exact"
 
     @property
     def would_be_exact(self) -> bool:
-        """True if nothing differed with our loader."""
-        return not self._with("differs")
+        """True if all checks were run with our loader, and nothing differed."""
+        return _found_in(self.checks) == "exact"
 
     def _with(self, outcome: Outcome) -> list[Check]:
         return [check for check in self.checks if check.outcome == outcome]
@@ -106,7 +126,12 @@ class Report:
         found["checks"] = list(found["checks"])
         if self.present is not None:
             found["present"]["checks"] = list(found["present"]["checks"])
-        return {"exact": self.is_exact, "would_be_exact": self.would_be_exact, **found}
+        return {
+            "outcome": self.outcome,
+            "exact": self.is_exact,
+            "would_be_exact": self.would_be_exact,
+            **found,
+        }
 
     def heading(self) -> str:
         """Describe the loader and the uninterrupted run."""
@@ -121,21 +146,13 @@ class Report:
         return "\n".join(self._verdict())
 
     def _verdict(self) -> Iterator[str]:
-        differing, unrun = len(self._with("differs")), len(self._with("not run"))
-        tried = len(self._with("exact")) + differing
-        rest = f" {unrun} more {'was' if unrun == 1 else 'were'} not run." if unrun else ""
         with_ours = ""
         if self.present is not None:
-            lost, all_of_it = len(self.present.losses), len(self.present.checks)
-            outcome = f"NOT EXACT: {lost} of {all_of_it} checks differ" if lost else "EXACT"
-            yield wrapped(f"As it is, {outcome}.")
+            yield wrapped(f"As it is, {self._of_present(self.present)}.")
             with_ours = "With dataporter, "
-        if self.would_be_exact:
-            yield wrapped(f"{with_ours}EXACT: all {tried} checks, bit by bit.{rest}")
-            if self.present is not None and not self.present.is_exact:
-                yield wrapped(_SWITCH)
-            return
-        yield wrapped(f"{with_ours}NOT EXACT: {differing} of {tried} checks differ.{rest}")
+        yield wrapped(f"{with_ours}{self._of_ours()}")
+        if self.present is not None and self.present.losses and self.would_be_exact:
+            yield wrapped(_SWITCH)
         if self.cause is not None:
             yield ""
             yield wrapped(f"Likely cause: {self.cause.words}")
@@ -143,13 +160,57 @@ class Report:
                 yield wrapped(line, "  - ", "    ")
             yield wrapped(f"What to do: {self.cause.remedy}")
 
+    @staticmethod
+    def _of_present(present: Present) -> str:
+        lost, all_of_it = len(present.losses), len(present.checks)
+        if lost:
+            return f"NOT EXACT: {lost} of {all_of_it} checks differ"
+        return "EXACT" if present.is_exact else "INCOMPLETE: some checks were not run"
+
+    def _of_ours(self) -> str:
+        differing, unrun = len(self._with("differs")), len(self._with("not run"))
+        tried = len(self._with("exact")) + differing
+        if differing:
+            rest = f" {unrun} more {'was' if unrun == 1 else 'were'} not run." if unrun else ""
+            return f"NOT EXACT: {differing} of {tried} checks differ.{rest}"
+        if not unrun:
+            skipped = ", ".join(check.name for check in self._with("skipped"))
+            rest = f" Skipped: {skipped}." if skipped else ""
+            return f"EXACT: all {tried} checks, bit by bit.{rest}"
+        words = (
+            f"INCOMPLETE: {tried} of {tried + unrun} checks ran, all equal. Not tried: "
+            f"{self._kinds_of(self._with('not run'))}."
+        )
+        if any(check.words == TIME_UP for check in self._with("not run")):
+            enough = self.time_limit * (tried + unrun) / max(tried, 1)
+            seconds = 10 * math.ceil(enough / 10)
+            words += f" Use --seconds {seconds}, in Python seconds={seconds}."
+        return words
+
+    def _kinds_of(self, checks: Sequence[Check]) -> str:
+        """List kinds of checks, with their numbers where others of the kind have another outcome.
+
+        A check that is skipped is none of them.
+        """
+        counted = Counter(check.kind or check.name for check in checks)
+        of = Counter(each.kind or each.name for each in self.checks if each.outcome != "skipped")
+        return ", ".join(
+            kind if count == of[kind] else f"{kind} ({count} of {of[kind]})"
+            for kind, count in counted.items()
+        )
+
     def lines(self) -> list[str]:
-        """Return a line for each check; only the first differences are shown in full."""
-        shown = [id(check) for check in self._with("differs")[:_SHOWN_DIFFERENCES]]
-        return [
-            check.text(with_words=check.outcome != "differs" or id(check) in shown)
-            for check in self.checks
-        ]
+        """Return a line for each check, but one for all differences after the first."""
+        hidden = list(map(id, self._with("differs")[SHOWN_DIFFERENCES:]))
+        each = [check.text() for check in self.checks if id(check) not in hidden]
+        return [*each, *self.more_differences()]
+
+    def more_differences(self) -> list[str]:
+        """Return a line for the differences after the first, if there are any."""
+        more = self._with("differs")[SHOWN_DIFFERENCES:]
+        if not more:
+            return []
+        return [wrapped(f"DIFFERS  {len(more)} more: {self._kinds_of(more)}", "  ", " " * 11)]
 
     def __str__(self) -> str:
         before = []
@@ -173,6 +234,13 @@ class Report:
                 paragraphs(*self._verdict()),
             ]
         )
+
+
+def _found_in(*parts: Sequence[Check]) -> Finding:
+    outcomes = {check.outcome for checks in parts for check in checks}
+    if "differs" in outcomes:
+        return "differs"
+    return "incomplete" if "not run" in outcomes else "exact"
 
 
 def _html_of(checks: Sequence[Check]) -> str:

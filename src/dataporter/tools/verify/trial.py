@@ -14,7 +14,11 @@ from dataporter.tools.verify.runs import Run, RunResult
 
 
 class NotRunError(Exception):
-    """A check that shows nothing; the message says why."""
+    """A check whose outcome stays unknown; the message says why."""
+
+
+class ImpossibleError(Exception):
+    """A check that cannot be made of this loader; the message says why."""
 
 
 class Trial:
@@ -97,10 +101,10 @@ class Trial:
             result = self._run(run, Conditions(clock="long ago"))
         except FactoryError as error:
             msg = f"it fails then: {error}"
-            raise NotRunError(msg) from error
+            raise ImpossibleError(msg) from error
         if result.problem is not None and not result.problem.mismatched:
             msg = f"it fails then: {result.problem.message}"
-            raise NotRunError(msg)
+            raise ImpossibleError(msg)
         return result
 
     def _compare(self, run: Run, result: RunResult, done: int) -> str | None:

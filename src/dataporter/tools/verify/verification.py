@@ -19,15 +19,14 @@ from dataporter.tools.verify.comparison import Samples, samples_of
 from dataporter.tools.verify.interruptions import Interruption, ResumeValues, plan_interruptions
 from dataporter.tools.verify.losses import describe, find_losses
 from dataporter.tools.verify.reference import run_uninterrupted
-from dataporter.tools.verify.report import Cause, Check, Present, Report
+from dataporter.tools.verify.report import TIME_UP, Cause, Check, Present, Report
 from dataporter.tools.verify.runs import Run, RunResult, run_in
-from dataporter.tools.verify.trial import NotRunError, Trial
+from dataporter.tools.verify.trial import ImpossibleError, NotRunError, Trial
 
 _SEARCHED_BATCHES = 4  # in which a cause is looked for
 _FEWEST = 2  # batches: one before an interruption, one after it
 
 # Reasons why a check was not run.
-_TIME_UP = "the time was up"
 _KILLED = "a process of the verification was killed"
 _SPARED = "the workers had ended before they could be killed"
 _NOTHING_LEFT = "no batch was left for it"
@@ -37,6 +36,7 @@ def assert_resumes_exactly(make_loader: Factory | str, **options: Any) -> Report
     """Raise `NotExactError`, an AssertionError, unless a loader resumes exactly.
 
     For tests. `options` are those of `verify`. The report is returned, or is the error's message.
+    A verification whose time was up before all checks were run is INCOMPLETE, and raises too.
 
     >>> from dataporter import ResumableDataLoader
     >>> def make_loader():
@@ -85,11 +85,11 @@ def verify(
     these, verify does not notice.
 
     The uninterrupted run has `batches` batches, at most two epochs. All runs together take at most
-    about `seconds`; checks after that are not run. `points` of the interruptions are random, by
-    `seed`. With `fail_fast`, the first difference ends the verification. `on_start` is called with
-    a description of the loader, `on_check` with each outcome at once, `on_progress` with the number
-    of checks that are done and of all. Prints of the user's code are dropped, unless
-    `shows_output`.
+    about `seconds`; checks after that are not run, and the report is incomplete. `points` of the
+    interruptions are random, by `seed`. With `fail_fast`, the first difference ends the
+    verification. `on_start` is called with a description of the loader, `on_check` with each
+    outcome at once, `on_progress` with the number of checks that are done and of all. Prints of the
+    user's code are dropped, unless `shows_output`.
 
     Two kinds of checks need the `cli` extra: the run at another time, and the search for the clock
     as a cause. Without it, they are skipped.
@@ -136,6 +136,16 @@ def _checked(name: str, values: Sequence[int] | None, least: int) -> Sequence[in
     return values
 
 
+def _check_shows_something(trial: Trial) -> None:
+    """Raise if nothing of an interruption was compared, or it was none."""
+    if not trial.compared and trial.out_of_time:
+        raise NotRunError(TIME_UP)
+    if not trial.compared:
+        raise ImpossibleError(_NOTHING_LEFT)
+    if trial.spared_workers:
+        raise NotRunError(_SPARED)
+
+
 class _Listeners:
     """Callbacks of whoever waits for the outcome, each of which may be missing."""
 
@@ -163,6 +173,7 @@ class _Verification:
         self._checks_left = 0
         self._present: Present | None = None
         self._batches = batches
+        self._seconds = seconds
         self.is_rebuilt = self._reference.facts.is_rebuilt
         self.has_compared = False  # a resume, or found a difference
 
@@ -198,34 +209,36 @@ class _Verification:
             return planned
         try:
             check = self._try(planned)
+        except ImpossibleError as error:
+            check = Check(name=planned.name, outcome="skipped", words=str(error))
         except NotRunError as error:
-            return Check(name=planned.name, outcome="not run", words=str(error))
-        self.has_compared |= check.outcome == "differs" or planned.start > 0
-        return check
+            check = Check(name=planned.name, outcome="not run", words=str(error))
+        is_resume = check.outcome == "exact" and planned.start > 0
+        self.has_compared |= check.outcome == "differs" or is_resume
+        return replace(check, kind=planned.kind)
 
     def _try(self, planned: Interruption) -> Check:
         if self._sandbox.seconds_left <= 0:
-            raise NotRunError(_TIME_UP)
+            raise NotRunError(TIME_UP)
         if planned.interpreter:
             self._sandbox.prepare(planned.interpreter + 1)
         trial = Trial(self._reference, planned, self._run, self._samples)
         try:
             message = trial.difference()
         except TimeUpError:
-            raise NotRunError(_TIME_UP) from None
+            raise NotRunError(TIME_UP) from None
         except ProcessEndedError:
             raise NotRunError(_KILLED) from None
-        except FactoryError as error:
+        except (FactoryError, ImpossibleError) as error:
             if self._sandbox.seconds_left <= 0:
-                raise NotRunError(_TIME_UP) from None
+                raise NotRunError(TIME_UP) from None
+            if isinstance(error, ImpossibleError):
+                raise
             return Check(name=planned.name, outcome="differs", words=str(error))
         if message is not None:
             self._cause = self._cause or self._find_cause(planned, trial)
             return Check(name=planned.name, outcome="differs", words=message)
-        if not trial.compared:
-            raise NotRunError(_TIME_UP if trial.out_of_time else _NOTHING_LEFT)
-        if trial.spared_workers:
-            raise NotRunError(_SPARED)
+        _check_shows_something(trial)
         return Check(name=planned.name, outcome="exact", batches=trial.compared)
 
     def _find_cause(self, planned: Interruption, trial: Trial) -> Cause:
@@ -272,5 +285,6 @@ class _Verification:
             reference=str(reference),
             checks=(),
             cause=self._cause,
+            time_limit=self._seconds,
             present=self._present,
         )
