@@ -23,8 +23,10 @@ from dataporter.errors import (
 )
 from dataporter.shards.blocks import Scanned
 from dataporter.shards.building import open_index
+from dataporter.shards.cache_folder import default_folder
 from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import ReadOptions
+from dataporter.shards.index_places import user_folder
 from dataporter.shards.schemas import check_schemas
 
 
@@ -254,6 +256,15 @@ def test_the_cache_folder_is_the_users(data, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     if sys.platform == "linux":
         assert opened(data).place.parent == tmp_path / "home/.cache/dataporter"
+
+
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+def test_blocks_and_indexes_lie_in_one_folder_of_the_user(system, tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", system)
+    place = {"linux": ".cache", "darwin": "Library/Caches"}[system]
+    assert default_folder() == user_folder() / "blocks" == tmp_path / place / "dataporter/blocks"
 
 
 # Processes

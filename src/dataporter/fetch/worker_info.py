@@ -1,7 +1,10 @@
-"""`torch.utils.data.get_worker_info()` in our workers: the one private thing of torch's we touch.
+"""`torch.utils.data.get_worker_info()` in our workers, by a private module of torch's.
 
 Datasets ask torch which worker they run in. torch keeps the answer in a private module and
-offers no way to set it.
+offers no way to set it. No other file imports such a module. Three read a private name, since torch
+has no public one: `_cdata` of a generator (`generator_memory.py`), `_datapipe` of a wrapped pipe
+(`sources/lanes/datapipes.py`), and the class `_MultiProcessingDataLoaderIter`, recognised by its
+name alone (`samplers.py`).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from pathlib import Path
 from dataporter.errors import OptionError, ShardWarning
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
+from dataporter.shards.index_places import user_folder
 from dataporter.user_warnings import warn_user
 
 try:
@@ -50,8 +51,11 @@ def cache_folder(parent: Path | None, index: Index, format_: Format) -> Path:
 
 def default_folder() -> Path:
     """Return the folder of decoded blocks in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "dataporter" / "blocks"
+    folder = user_folder()
+    if folder is None:
+        msg = "there is no home folder to keep decoded blocks in. Pass cache= a folder."
+        raise OptionError(msg)
+    return folder / "blocks"
 
 
 def is_shared(folder: Path) -> bool:
