@@ -45,12 +45,13 @@ def measured(
     usual=1.0,
     slowest=(),
     draws=False,
+    memory=(),
     **about,
 ):
     """A run of which each batch is like the other. Times are in milliseconds."""
     of = subject(**about)
     slow = tuple((index, spent / 1000) for index, spent in slowest)
-    found = Measured(subject=of, step_seconds=step / 1000, slow=slow)
+    found = Measured(subject=of, step_seconds=step / 1000, slow=slow, memory=list(memory))
     clock = 1_000_000 * MS
     each_pass = -(-steps // passes)
     for number in range(steps):

@@ -35,6 +35,17 @@ class Hiccups(Dataset):
         return index
 
 
+class Hoarding(Slow):
+    """Keeps a megabyte of each sample."""
+
+    def __init__(self):
+        self.kept = []
+
+    def __getitem__(self, index):
+        self.kept.append(b"x" * 2**20)
+        return index
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
@@ -69,6 +80,10 @@ def slow():
 
 def hiccups():
     return ResumableDataLoader(Hiccups(), 8, num_workers=1)
+
+
+def hoarding():
+    return ResumableDataLoader(Hoarding(), 2)
 
 
 def inline():

@@ -1,5 +1,7 @@
 """Real loaders, profiled in processes of their own."""
 
+import sys
+
 import pytest
 
 from dataporter.errors import FactoryError, OptionError, OptionTypeError
@@ -76,6 +78,13 @@ def test_seconds_bound_the_run():
     # A million batches take hours.
     found = with_enough_time(lambda seconds: profiled("inline", batches=10**6, seconds=seconds))
     assert 0 < found.figures.batches < 10**4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory of a process")
+def test_memory_that_samples_leave_behind_is_seen():
+    found = profiled("hoarding", batches=40, step_ms=0)
+    assert found.figures.growth == pytest.approx(2**20, rel=0.2)
+    assert found.verdict.advice[0].change == "memory that grows with each sample"
 
 
 def test_more_batches_than_a_pass_has_come_from_the_next_passes():

@@ -82,6 +82,57 @@ def test_slow_samples_are_named_by_index():
     assert "240 times the usual 2.0 ms" in advice.why
 
 
+def test_one_sample_that_explains_the_waiting_is_what_to_change_and_workers_are_not():
+    # 1 s in 40 batches: 25 ms of the 31 ms that a batch takes on the average.
+    slow = {"stages": [("fetch", 31)], "usual": 0.2, "slowest": [(17, 1000.0)], "wait": 30}
+    (only,) = changes(**slow, num_workers=2)
+    assert only.startswith("the slowest samples: 17")
+    first, second = changes(**slow, num_workers=0)
+    assert first.startswith("the slowest samples")
+    assert second == "num_workers=1"
+
+
+def test_slow_samples_that_explain_little_come_after_the_workers_that_are_missing():
+    slow = {"stages": [("fetch", 90)], "usual": 2.0, "slowest": [(17, 400.0)], "wait": 30}
+    first, second = changes(**slow, num_workers=2)
+    assert first == "num_workers=5"  # 1.15 * (90 - 9.95) / 20, rounded up
+    assert second.startswith("the slowest samples")
+    why = only("num_workers", **slow, num_workers=2).why
+    assert why.startswith("a batch takes a worker 80.0 ms without slow samples")
+
+
+def test_workers_that_make_up_for_slow_samples_are_kept():
+    fast = {"wait": 0.1, "stages": [("fetch", 5)], "num_workers": 8}
+    assert changes(**fast, usual=0.1, slowest=[(17, 100.0)]) == []
+
+
+MB = 10**6
+
+
+@pytest.mark.parametrize("wait", [0.1, 30])
+def test_memory_that_grows_with_each_sample_is_named_first(wait):
+    grows = [[number * 32 * MB for number in range(1, 41)]]
+    first, *_ = judged(wait=wait, memory=grows).advice
+    assert first.change == "memory that grows with each sample"
+    assert "each sample leaves 1.0 MB" in first.why
+    assert "5,000 samples take 5.0 GB" in first.why
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        [],
+        [[300 * MB] * 40],
+        [[number * 32 * MB for number in range(1, 20)] + [620 * MB] * 21],  # a start
+        [[number * MB // 4 for number in range(1, 41)]],  # an allocator's
+        [[number * 32 * MB for number in range(1, 41)], [300 * MB] * 50],  # in a short pass
+        [[0] * 40],  # unknown
+    ],
+)
+def test_memory_that_is_flat_in_the_end_is_not_named(memory):
+    assert not any("memory" in each for each in changes(memory=memory))
+
+
 def test_no_sample_is_to_be_looked_at_while_workers_lack_cores():
     found = changes(usual=2.0, slowest=[(17, 480.0)], cpu=0.1, queued=0.86)
     assert not any("slowest" in each for each in found)

@@ -8,6 +8,7 @@ from invented import measured
 from dataporter.tools.profile.figures import figures_of
 from dataporter.tools.profile.report import trial_line
 from dataporter.tools.profile.tuning import RefusedError, search
+from dataporter.tools.profile.units import rate
 
 
 class Model:
@@ -102,9 +103,28 @@ def test_one_trial_that_was_held_up_does_not_end_the_search():
 def test_the_present_settings_are_the_first_row_and_marked():
     shown = []
     Model(cost=70).search(now=1, on_trial=shown.append)
-    assert [trial.is_now for trial in shown] == [True] + [False] * (len(shown) - 1)
+    first = [trial for trial in shown if len(trial.rates) == 1]
+    assert [trial.is_now for trial in first] == [True] + [False] * (len(first) - 1)
     assert trial_line(shown[0]).endswith("num_workers=1, prefetch_factor=2  (now)")
     assert "(now)" not in trial_line(shown[1])
+
+
+def test_every_rate_that_the_outcome_names_is_in_a_row():
+    shown = []
+    model = Model(cost=70)
+    measure, times = model.measure, iter(range(1, 100))
+
+    def slower_each_time(options):
+        model.cost = 70 + next(times)
+        return measure(options)
+
+    model.measure = slower_each_time
+    tuning = model.search(now=1, on_trial=shown.append)
+    rows = [trial_line(trial) for trial in shown]
+    for trial in (tuning.now, tuning.best):
+        assert trial_line(trial) in rows
+        assert trial_line(trial).endswith("median of 3)")
+        assert f"{rate(trial.rate)} batches/s" in tuning.words
 
 
 def test_measurements_are_counted_up_to_the_most_that_there_may_be():

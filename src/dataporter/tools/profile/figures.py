@@ -10,9 +10,10 @@ import numpy as np
 
 from dataporter.fetch.timing import STAGES, Handed, Made
 from dataporter.tools.profile.measuring import Measured, Step
-from dataporter.tools.profile.slow_samples import Slow
+from dataporter.tools.profile.slow_samples import Slow, name_of
 
 _LONG_PASS = 4  # times the workers; the beginning of a shorter pass is kept
+_MUCH_GROWTH = 2**24  # bytes of half a pass; less may be due to allocators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,8 @@ class Figures:
     ready: dict[int, float]  # batches ready when the next is requested: share of the requests
     sample: float | None  # seconds of the usual sample, if samples were timed one by one
     slowest: tuple[Slow, ...]  # samples that are far slower than most at each fetch
+    slow_part: float  # mean seconds of `making` that these samples take beyond the usual
+    growth: float  # bytes of memory that each sample leaves behind, 0 if none are seen
     draws: bool  # whether samples draw random numbers, and so are fetched one by one
 
     @property
@@ -120,6 +123,8 @@ def figures_of(measured: Measured) -> Figures:
         ready=_occupancy(measured.handed),
         sample=_usual_sample(made),
         slowest=measured.slow,
+        slow_part=_slow_part(measured, len(made)),
+        growth=_growth(measured.memory) / (size_of_batch or 1),
         draws=any(each.draws for each in made),
     )
 
@@ -184,6 +189,26 @@ def _share(made: Sequence[Made], of: Callable[[Made], int]) -> float | None:
 def _occupancy(handed: Sequence[Handed]) -> dict[int, float]:
     counted = Counter(each.ready for each in handed)
     return {ready: counted[ready] / len(handed) for ready in sorted(counted)}
+
+
+def _slow_part(measured: Measured, batches: int) -> float:
+    named = {index for index, _ in measured.slow}
+    extra = sum(
+        spent - batch.usual
+        for batch in measured.made
+        for index, spent in batch.slowest
+        if name_of(index) in named
+    )
+    return extra / 1e9 / max(batches, 1)
+
+
+def _growth(memory: Sequence[Sequence[int]]) -> float:
+    """Return the bytes that memory grows by in a batch, in the second half of the longest pass."""
+    longest = max(memory, key=len, default=())
+    late = longest[len(longest) // 2 :]
+    if not late or 0 in late or late[-1] - late[0] < _MUCH_GROWTH:
+        return 0.0
+    return (late[-1] - late[0]) / (len(late) - 1)
 
 
 def _usual_sample(made: Sequence[Made]) -> float | None:

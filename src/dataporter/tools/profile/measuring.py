@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+import multiprocessing
+import os
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -41,6 +45,7 @@ class Measured:
     steps: list[Step] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     handed: list[Handed] = field(default_factory=list)
+    memory: list[list[int]] = field(default_factory=list)  # bytes after each batch of a pass
     slow: tuple[Slow, ...] = ()
     problem: Problem | None = None
 
@@ -89,6 +94,8 @@ class Measurement:
         """Measure one pass, and tell whether it is the last."""
         left = self.batches - len(found.steps)
         is_first = True
+        memory: list[int] = []
+        found.memory.append(memory)
         previous: tuple[int, int, dict[str, int]] | None = None
         for current in timed_steps(loader, left, self.step_seconds, _bytes_by_dtype):
             if previous is not None:
@@ -96,6 +103,7 @@ class Measurement:
                 found.steps.append(Step(asked, got, current[0], is_first, size))
                 is_first = False
             previous = current
+            memory.append(_own_memory())
             if monotonic() > deadline:
                 break
         if previous is not None:  # its step was cut off, or no batch is asked for after it
@@ -103,6 +111,16 @@ class Measurement:
             done = got + int(self.step_seconds * 1e9)
             found.steps.append(Step(asked, got, done, is_first, size))
         return len(found.steps) >= self.batches or monotonic() > deadline
+
+
+def _own_memory() -> int:
+    """Return the bytes that only this process and its workers hold; 0 if the system hides them."""
+    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    try:
+        figures = [Path(f"/proc/{pid}/statm").read_text().split() for pid in pids]
+    except OSError:  # not on Linux, or a worker has just ended
+        return 0
+    return sum(int(resident) - int(shared) for _, resident, shared, *_ in figures) * mmap.PAGESIZE
 
 
 def _bytes_by_dtype(batch: Any) -> dict[str, int]:

@@ -247,8 +247,10 @@ def trial_line(trial: Trial) -> str:
     """Return a trial as a row under `TRIALS`."""
     if trial.refused:
         return wrapped(f"{trial.settings}: {trial.refused}", f"{'':11}refused  ", " " * 20)
-    now = "  (now)" if trial.is_now else ""
-    return f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  {trial.settings}{now}"
+    several = f"median of {len(trial.rates)}" if len(trial.rates) > 1 else ""
+    notes = ", ".join(filter(None, ("now" if trial.is_now else "", several)))
+    note = f"  ({notes})" if notes else ""
+    return f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  {trial.settings}{note}"
 
 
 def _tuning_as_dict(tuning: Tuning) -> dict[str, Any]:

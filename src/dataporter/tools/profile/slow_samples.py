@@ -45,11 +45,16 @@ def slow_samples(dataset: Any, made: Sequence[Made], deadline: float) -> tuple[S
     usual = [spent for index in others for spent in times[index]]
     least = max(least, _FAR_SLOWER * float(np.percentile(usual, _MOST))) if usual else math.inf
     found = [
-        (index if isinstance(index, int) else reprlib.repr(index), min(times[index]))
+        (name_of(index), min(times[index]))
         for index in suspects
         if len(times[index]) == _AGAIN and min(times[index]) >= least
     ]
     return tuple(sorted(found, key=lambda each: -each[1]))
+
+
+def name_of(index: int | str) -> int | str:
+    """Return the index of a sample as reports show it."""
+    return index if isinstance(index, int) else reprlib.repr(index)
 
 
 def longest(made: Sequence[Made]) -> list[Slow]:

@@ -135,7 +135,8 @@ def search(
     """Try settings as long as there is time.
 
     `figures` belong to the present settings. `time_left` returns the share that is left of it.
-    `on_trial` is called with the present settings first. `on_progress` is called before each
+    `on_trial` is called with the present settings first, and again with the medians of settings
+    that were measured several times. `on_progress` is called before each
     measurement with the number that are done, and the most that there may be.
     """
     searching = _Search(subject, figures, measure, time_left, on_trial, on_progress)
@@ -213,6 +214,9 @@ class _Search:
         for _ in range(_AGAIN):
             for settings in dict.fromkeys((self._best().settings, self._now)):
                 self._try(settings, again=True)
+        for trial in self._tried.values():  # their medians are what the outcome speaks of
+            if self._on_trial is not None and len(trial.rates) > 1:
+                self._on_trial(trial)
 
     def _try(self, settings: Settings, *, again: bool = False) -> Trial | None:
         if settings in self._tried and not again:

@@ -24,6 +24,7 @@ _MOST_WAITING = 32  # workers to advise at most, if they wait rather than comput
 _CHEAP_SAMPLE = 1e-4  # seconds; of less, the overhead of the call is a good part
 _LARGE_PART = 0.3  # of the time for a batch, which is worth changing
 _LARGE_BATCH = 2**16  # bytes; of fewer, the transport costs next to nothing
+_MANY_SAMPLES = 10_000  # for an example, if a dataset has no length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +54,20 @@ def judge(subject: Subject, figures: Figures) -> Verdict:
         words = f"LOADER-BOUND: without steps, all time is spent waiting ({share})."
     else:
         words = f"LOADER-BOUND: {share} of the time is spent waiting for batches."
-    advice = (_if_it_keeps_up if keeps_up else _if_it_is_slow)(subject, figures)
-    return Verdict(bound="step" if keeps_up else "loader", words=words, advice=tuple(advice))
+    how = _if_it_keeps_up if keeps_up else _if_it_is_slow
+    advice = (*_about_memory(subject, figures), *how(subject, figures))
+    return Verdict(bound="step" if keeps_up else "loader", words=words, advice=advice)
 
 
 def workers_needed(figures: Figures) -> int:
-    """Return how many workers keep up with the steps, by the time that a batch takes one."""
+    """Return how many workers keep up with the steps, by the time that a batch takes one.
+
+    Slow samples are left out: workers that wait for one are of no use for the others.
+    """
     if not figures.making:
         return 1
-    return math.ceil(_RESERVE * figures.making / max(figures.step, 1e-4))
+    making = figures.making - figures.slow_part
+    return math.ceil(_RESERVE * making / max(figures.step, 1e-4))
 
 
 def most_workers(subject: Subject, figures: Figures) -> int:
@@ -76,7 +82,8 @@ def most_workers(subject: Subject, figures: Figures) -> int:
 
 def _if_it_keeps_up(subject: Subject, figures: Figures) -> Iterator[Advice]:
     needed = workers_needed(figures)
-    if figures.making is not None and not subject.adapts and subject.num_workers > needed + 1:
+    has_spare = not subject.adapts and not figures.slowest and subject.num_workers > needed + 1
+    if figures.making is not None and has_spare:
         yield Advice(
             change=f"num_workers={needed}",
             why=f"is enough: a batch takes a worker {duration(figures.making)}, a step takes "
@@ -93,8 +100,12 @@ def _if_it_is_slow(subject: Subject, figures: Figures) -> Iterator[Advice]:
             "waits are visible.",
         )
         return
-    yield from _about_workers(subject, figures)
-    yield from _about_samples(subject, figures)
+    slow, workers = list(_about_slow_samples(figures)), list(_about_workers(subject, figures))
+    if slow and subject.num_workers >= workers_needed(figures):
+        workers = []  # nothing that they do makes a slow sample come sooner
+    explains_most = figures.slow_part > (figures.making or 0.0) / 2
+    yield from (*slow, *workers) if explains_most else (*workers, *slow)
+    yield from _about_fetching(subject, figures)
     yield from _about_batches(subject, figures)
     yield from _about_passes(subject, figures)
 
@@ -103,9 +114,7 @@ def _about_workers(subject: Subject, figures: Figures) -> Iterator[Advice]:
     if figures.making is None:
         return
     needed, most = workers_needed(figures), most_workers(subject, figures)
-    cost = f"a batch takes a worker {duration(figures.making)}"
-    if figures.step:
-        cost += f", a step takes {duration(figures.step)}"
+    cost = _cost(figures, figures.making)
     waits = figures.computing is not None and figures.computing < _MOSTLY_WAITS
     if subject.num_workers < min(needed, most):
         why = f"{cost}: {needed} workers would keep up"
@@ -138,7 +147,28 @@ def _about_workers(subject: Subject, figures: Figures) -> Iterator[Advice]:
         )
 
 
-def _about_samples(subject: Subject, figures: Figures) -> Iterator[Advice]:
+def _cost(figures: Figures, making: float) -> str:
+    cost = f"a batch takes a worker {duration(making - figures.slow_part)}"
+    if figures.slow_part:
+        cost += " without slow samples"
+    if figures.step:
+        cost += f", a step takes {duration(figures.step)}"
+    return cost
+
+
+def _about_memory(subject: Subject, figures: Figures) -> Iterator[Advice]:
+    if figures.growth:
+        samples = subject.samples or _MANY_SAMPLES
+        yield Advice(
+            change="memory that grows with each sample",
+            why=f"each sample leaves {size(figures.growth)} in the memory of the processes that "
+            f"fetch: {samples:,} samples take {size(figures.growth * samples)}. Keep nothing in "
+            "the dataset that it reads, or bound that cache. Forked workers also copy a list of "
+            "Python objects as they read it: keep such tables in arrays.",
+        )
+
+
+def _about_slow_samples(figures: Figures) -> Iterator[Advice]:
     if figures.sample and figures.slowest and (figures.queued or 0.0) <= LACKS_CORES:
         named = ", ".join(f"{index} ({duration(spent)})" for index, spent in figures.slowest)
         factor = times(figures.slowest[0][1] / figures.sample)
@@ -147,6 +177,9 @@ def _about_samples(subject: Subject, figures: Figures) -> Iterator[Advice]:
             why=f"{factor} the usual {duration(figures.sample)}, at each fetch. Look for what they "
             "have in common; prepare such samples beforehand, or batch them separately.",
         )
+
+
+def _about_fetching(subject: Subject, figures: Figures) -> Iterator[Advice]:
     fetch = figures.stages.get("fetch")
     if fetch is None or not figures.making or not figures.samples_per_batch:
         return
