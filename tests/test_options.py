@@ -1,12 +1,15 @@
 """Arguments that cannot work: an error of our own that names them, before anything is built."""
 
 import inspect
+import re
 import typing
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support import Ids
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 import dataporter
 from dataporter import (
@@ -19,6 +22,7 @@ from dataporter import (
     TopologyError,
     create_resumable_dataloader,
 )
+from dataporter.converters import KeyBasedDtypeConverter
 from dataporter.options import LoaderOptions
 
 
@@ -150,8 +154,113 @@ def test_what_torchs_loader_takes_is_taken(options):
     assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
+NOT_DATASETS = {
+    "a class": (NoLength, "dataset must be an instance, found the class NoLength. Make one"),
+    "a path": ("data/train", "found the path 'data/train'. Open it: ShardedDataset(path)"),
+    "a Path": (Path("data"), "found the path 'data'"),
+    "a generator": ((each for each in "ab"), "in the __iter__ of an IterableDataset, or pass list"),
+    "a set": ({1, 2}, "found set. Iterate over it in the __iter__ of an IterableDataset"),
+    "a number": (5, "must have __getitem__ or __getitems__, or be an IterableDataset, found int"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_DATASETS)
+def test_what_is_no_dataset_is_refused_with_a_remedy(what):
+    dataset, words = NOT_DATASETS[what]
+    with pytest.raises(OptionTypeError) as raised:
+        ResumableDataLoader(dataset)
+    assert words in str(raised.value)
+
+
+def test_a_str_that_is_there_as_a_file_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").mkdir()
+    with pytest.raises(OptionTypeError, match="found the path 'train'"):
+        ResumableDataLoader("train")
+
+
+@pytest.mark.parametrize("text", ["hello", "to be or not / to be"])
+def test_a_text_is_a_dataset_of_its_characters_as_with_torchs_loader(text):
+    assert list(ResumableDataLoader(text, 3)) == list(DataLoader(text, 3))
+
+
+class MetaSequence(type):
+    def __getitem__(cls, index):
+        return index
+
+    def __len__(cls):
+        return 2
+
+
+def test_a_class_that_has_samples_itself_is_a_dataset():
+    loader = ResumableDataLoader(MetaSequence("Numbers", (), {}))
+    assert [batch.tolist() for batch in loader] == [[0], [1]]
+
+
+class Collator:
+    def __call__(self, samples):
+        return samples
+
+
+CLASSES = {
+    "sampler": RandomSampler,
+    "batch_sampler": BatchSampler,
+    "collate_fn": Collator,
+    "converter": KeyBasedDtypeConverter,
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_in_place_of_an_instance_is_refused(name):
+    with pytest.raises(OptionTypeError, match=rf"{name} must be an instance, found the class \w+"):
+        ResumableDataLoader(Ids(4), **{name: CLASSES[name]})
+
+
+def test_a_class_that_makes_a_batch_when_it_is_called_is_a_collate_function():
+    assert list(ResumableDataLoader(range(4), 2, collate_fn=list)) == [[0, 1], [2, 3]]
+
+
+FLAGS = ["shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order", "randomness"]
+
+
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("value", ["yes", "False", 2, []])
+def test_a_flag_that_is_neither_true_nor_false_is_refused(name, value):
+    with pytest.raises(OptionTypeError, match=f"{name} must be True or False, found"):
+        ResumableDataLoader(Ids(4), **{name: value})
+
+
+@pytest.mark.parametrize("value", [0, np.False_, None])
+def test_a_flag_may_be_whatever_torchs_loader_takes_for_false(value):
+    loader = ResumableDataLoader(Ids(3), 2, value, drop_last=value, pin_memory=value)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "words"),
+    [
+        (ResumableDataLoader, (), "ResumableDataLoader(): missing a required argument"),
+        (dataporter.StatefulDataLoader, (), "StatefulDataLoader(): missing a required"),
+        (dataporter.PatchedDataLoader, (), "PatchedDataLoader(): missing a required argument"),
+        (ResumableDataLoader, range(20), "ResumableDataLoader(): too many positional"),
+    ],
+)
+def test_a_call_that_does_not_fit_the_signature_names_the_loader(make, arguments, words):
+    with pytest.raises(OptionTypeError, match=re.escape(words)):
+        make(*arguments)
+    with pytest.raises(OptionTypeError, match="multiple values for argument 'batch_size'"):
+        make(Ids(3), 2, batch_size=3)
+
+
+def test_an_empty_dataset_cannot_be_shuffled_as_with_torchs_loader():
+    with pytest.raises(ValueError, match="shuffle=True has nothing to shuffle: list is empty"):
+        ResumableDataLoader([], shuffle=True)
+    with pytest.raises(ValueError):
+        DataLoader([], shuffle=True)
+
+
 def test_an_empty_dataset_gives_an_empty_loader():
-    loader = ResumableDataLoader([], batch_size=3, shuffle=True)
+    loader = ResumableDataLoader([], batch_size=3)
     assert (list(loader), len(loader)) == ([], 0)
     loader.load_state_dict(loader.state_dict())
     assert list(loader) == []

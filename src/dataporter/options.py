@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import inspect
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from multiprocessing.context import BaseContext
+from os import PathLike
 from typing import (
     Any,
     Concatenate,
@@ -25,6 +27,7 @@ from typing import (
     get_origin,
 )
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
@@ -130,12 +133,9 @@ class LoaderOptions(Generic[Sample_co]):
         device = as_device(self.device)
         if self.is_iterable:
             _check_iterable(self)
-        elif not hasattr(self.dataset, "__getitem__") and not hasattr(self.dataset, "__getitems__"):
-            msg = (
-                "a dataset must have __getitem__ or __getitems__, or be an IterableDataset, "
-                f"found {_named(self.dataset)}."
-            )
-            raise OptionTypeError(msg)
+        else:
+            _check_indexed(self.dataset)
+        _check_flags(self)
         _check_lanes(self)
         _check_engine(self)
         if self.on_error not in get_args(OnError):
@@ -235,6 +235,12 @@ def arguments_of(
                     f"help({type(self).__name__}) lists those it takes."
                 )
                 raise OptionTypeError(msg)
+            try:
+                found.bind(*args, **kwargs)
+            except TypeError as error:
+                name = type(self).__name__
+                msg = f"{name}(): {error}. help({name}) lists the arguments it takes."
+                raise OptionTypeError(msg) from None
             init(self, kind(*args, **kwargs))
 
         found = inspect.signature(kind)
@@ -342,6 +348,53 @@ def _named(dataset: Any) -> str:
     return type(dataset).__name__
 
 
+def _check_indexed(dataset: Any) -> None:
+    """Refuse anything that has no samples by index, or is obviously no dataset."""
+    if isinstance(dataset, type) and not hasattr(type(dataset), "__getitem__"):
+        name = dataset.__name__
+        msg = f"dataset must be an instance, found the class {name}. Make one: {name}(...)."
+        raise OptionTypeError(msg)
+    if isinstance(dataset, PathLike) or (isinstance(dataset, str) and _is_path(dataset)):
+        msg = (
+            f"dataset must be a dataset, found the path {str(dataset)!r}. Open it: "
+            "ShardedDataset(path) reads data in files, a Dataset of your own reads anything."
+        )
+        raise OptionTypeError(msg)
+    if hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"):
+        return
+    msg = (
+        "a dataset must have __getitem__ or __getitems__, or be an IterableDataset, found "
+        f"{_named(dataset)}."
+    )
+    if hasattr(dataset, "__next__"):
+        msg += (
+            " It can be read once only, and not in a worker. Make it anew in the __iter__ of an "
+            "IterableDataset, or pass list(...) if all samples fit into memory."
+        )
+    elif hasattr(dataset, "__iter__"):
+        msg += " Iterate over it in the __iter__ of an IterableDataset, or pass list(...)."
+    raise OptionTypeError(msg)
+
+
+def _is_path(text: str) -> bool:
+    """Return True for a str that is a path, not a text of which each character is a sample."""
+    if not text or any(map(str.isspace, text)):
+        return False
+    return os.sep in text or "/" in text or os.path.exists(text)  # noqa: PTH110  for any text
+
+
+_FLAGS = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order", "randomness")
+
+
+def _check_flags(options: LoaderOptions[Any]) -> None:
+    for name in _FLAGS:
+        value: Any = getattr(options, name)
+        # As torch's loader, also 0, 1, NumPy's bools, and None for False.
+        if not isinstance(value, int | np.bool_ | None) or value not in (True, False, None):
+            msg = f"{name} must be True or False, found {type(value).__name__} {value!r}."
+            raise OptionTypeError(msg)
+
+
 def _check_iterable(options: LoaderOptions[Any]) -> None:
     name = _named(options.dataset)
     given = {
@@ -413,9 +466,15 @@ def _check_engine(options: LoaderOptions[Any]) -> None:
 def _check_kinds(options: LoaderOptions[Any]) -> None:
     for name in ("sampler", "batch_sampler"):
         value = getattr(options, name)
+        if isinstance(value, type) and not hasattr(type(value), "__iter__"):
+            raise _of_class(name, value)
         if value is not None and not (hasattr(value, "__iter__") or hasattr(value, "__getitem__")):
             msg = f"{name} must be iterable, found {type(value).__name__} {value!r}."
             raise OptionTypeError(msg)
+    for name in ("collate_fn", "worker_init_fn", "converter", "device_converter"):
+        value = getattr(options, name)
+        if isinstance(value, type) and _makes_callables(value):
+            raise _of_class(name, value)
     for name in ("collate_fn", "worker_init_fn"):
         value = getattr(options, name)
         if value is not None and not callable(value):
@@ -423,8 +482,24 @@ def _check_kinds(options: LoaderOptions[Any]) -> None:
             raise OptionTypeError(msg)
     generator: Any = options.generator
     if generator is not None and not isinstance(generator, torch.Generator):
-        msg = f"generator must be a torch.Generator, found {type(generator).__name__}."
+        msg = (
+            f"generator must be a torch.Generator, found {type(generator).__name__}. Pass "
+            "torch.Generator().manual_seed(...), or seed=, which needs no generator."
+        )
         raise OptionTypeError(msg)
+
+
+def _of_class(name: str, found: type) -> OptionTypeError:
+    made = found.__name__
+    return OptionTypeError(
+        f"{name} must be an instance, found the class {made}. Make one: {made}(...)."
+    )
+
+
+def _makes_callables(found: type) -> bool:
+    """Return True for a class whose instances are called; `list` is called itself."""
+    names = {name for base in found.__mro__ for name in vars(base)}
+    return not names.isdisjoint(("__call__", "convert_batch"))
 
 
 def _check_workers(options: LoaderOptions[Any]) -> None:

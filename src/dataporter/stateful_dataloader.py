@@ -340,4 +340,10 @@ class StatefulDistributedSampler(DistributedSampler[Any]):
                 f"least 0; found {dict(state_dict)!r}."
             )
             raise StateFormatError(msg)
+        if yielded > len(self):
+            msg = (
+                f"the state is past the end: found yielded={yielded:,} of {len(self):,} indices. "
+                "Resume with the same data, on the same number of ranks."
+            )
+            raise StateMismatchError(msg)
         self.next_yielded = yielded

@@ -127,6 +127,12 @@ def _own_sampler(
     if options.sampler is not None or (options.batch_sampler is not None and batches is None):
         return None
     length = length_of(dataset)
+    if options.shuffle and not length:
+        msg = (
+            f"shuffle=True has nothing to shuffle: {type(dataset).__name__} is empty. Look at what "
+            "it was made of, a path or a filter; if it may be empty, leave out shuffle=True."
+        )
+        raise OptionError(msg)
     brings = dataset if batches is None else batches
     sampler = strategy.create_sampler(
         brings if isinstance(brings, OrderedDataset) else length,

@@ -1,5 +1,6 @@
 """Recovery without a process: what is issued again, and when a run gives up."""
 
+import re
 import warnings
 from typing import Any
 
@@ -17,7 +18,7 @@ NONE = np.array([], np.int64)
 
 
 def task(number: int, place: int | None = None) -> Task:
-    return Task(number, Samples(NONE, NONE, keys_of(seed=0, epoch=0)), place)
+    return Task(number, Samples([number], NONE, keys_of(seed=0, epoch=0)), place)
 
 
 def with_issues(tasks: list[Any], replied: set[int] = frozenset()) -> Board[Any]:
@@ -93,9 +94,10 @@ def test_a_task_that_kills_more_workers_than_may_be_replaced_ends_the_run():
         lose(losses, killed(task(5)))
         losses.note_delivery(task(delivered))
     message = (
-        "fetching batch 5 of epoch 0. 3 workers have died while fetching this batch; at most 2"
+        "fetching batch 5 of epoch 0 (the samples at indices 5). 3 workers have died while "
+        "fetching this batch; at most 2"
     )
-    with pytest.raises(WorkerDiedError, match=message):
+    with pytest.raises(WorkerDiedError, match=re.escape(message)):
         losses.note([killed(task(5))], task(2))
 
 

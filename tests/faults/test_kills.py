@@ -332,7 +332,10 @@ def test_a_batch_that_ends_worker_after_worker_ends_the_run_although_others_are_
 
     loader = make(2, Deadly(400), shuffle=False, in_order=False, max_restarts=2, **FEW_AHEAD)
     batches: list[Any] = []
-    words = "while fetching batch 3 of epoch 0. 3 workers have died while fetching this batch"
+    words = re.escape(
+        "while fetching batch 3 of epoch 0 (the samples at indices 8, 9, 10, 11). 3 workers have "
+        "died while fetching this batch"
+    )
     with (
         pytest.warns(WorkerRestartWarning) as caught,
         pytest.raises(WorkerDiedError, match=words),

@@ -10,6 +10,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
+    IterableDataset,
     SequentialSampler,
     TensorDataset,
     default_collate,
@@ -52,6 +53,52 @@ class NoisyAtOnce(SquaresAtOnce):
 
     def __getitems__(self, indices):
         return [self[index] for index in indices]
+
+
+class Ragged(Squares):
+    """Sample i has i numbers, or is left out."""
+
+    def __getitem__(self, index):
+        if index == 2:
+            raise LeftOutError
+        return torch.zeros(index)
+
+
+def noted(loader):
+    """The notes of the error of a pass."""
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size") as raised:
+        list(loader)
+    return raised.value.__notes__
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"converter": lambda batch: batch}])
+def test_an_error_of_collation_names_the_samples_of_its_batch(options):
+    options |= {"sampler": [5, 2, 3, np.int64(4)]}
+    expected = "dataporter was making a batch of the samples at indices 5, 3, 4"
+    assert noted(ResumableDataLoader(Ragged(), 4, **options)) == [expected]
+
+
+def test_an_error_of_a_users_collation_names_the_samples_of_its_batch():
+    loader = ResumableDataLoader(Squares(), 2, collate_fn=torch.stack)
+    with pytest.raises(TypeError) as raised:
+        list(loader)
+    (note,) = raised.value.__notes__
+    assert note.endswith("the samples at indices 0, 1")
+
+
+def test_of_a_large_batch_the_first_samples_are_named():
+    (note,) = noted(ResumableDataLoader(Ragged(100), 90, sampler=[1] * 80 + [3] * 10))
+    assert note.endswith(", 1, 1 and 26 more")
+
+
+class RaggedStream(IterableDataset):
+    def __iter__(self):
+        return iter([torch.zeros(1), torch.zeros(2)])
+
+
+def test_an_error_of_collation_of_a_stream_names_the_lane():
+    (note,) = noted(ResumableDataLoader(RaggedStream(), 2))
+    assert note == "dataporter was making a batch of the next samples of lane 0"
 
 
 def assert_as_torch(dataset, **options):

@@ -197,6 +197,13 @@ def test_a_missing_folder_says_which_folder_above_it_is_there(tmp_path):
     assert f"The folder {tmp_path} is there: it holds the folders train." in str(error.value)
 
 
+def test_a_folder_of_images_says_how_files_of_one_sample_are_read(tmp_path):
+    make(tmp_path, "a.png", "b.PNG")
+    advice = "1 .PNG, 1 .png. Images, sounds and other files of one sample each are read by"
+    with pytest.raises(ShardsNotFoundError, match=re.escape(advice)):
+        list_files(tmp_path, KNOWN)
+
+
 def test_a_folder_without_known_files_says_what_it_holds(tmp_path):
     make(tmp_path, "a.txt", "b.txt.gz", "c")
     with pytest.raises(ShardsNotFoundError, match=r"1 \.txt, 1 \.txt\.gz, 1 without suffix"):

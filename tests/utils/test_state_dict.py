@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from dataporter import (
     StateVersionError,
     UncheckedStateWarning,
 )
+from dataporter.stateful_dataloader import StatefulDistributedSampler
 
 
 def make(length: int = 10, **options) -> ResumableDataLoader:
@@ -43,14 +45,30 @@ PLACE = {
 }
 
 
+TORCHDATAS = {"_snapshot": {}, "_steps_since_snapshot": 0, "_iterator_finished": False}
+
+
 @pytest.mark.parametrize(
     ("state", "error", "words"),
     [
         ({}, StateFormatError, ["no 'version'"]),
         (None, StateFormatError, ["NoneType"]),
         ([GOOD], StateFormatError, ["list"]),
-        ("state", StateFormatError, ["str"]),
-        ({"model": 1, "dataloader": GOOD}, StateFormatError, ["dataloader, model"]),
+        ("a.pt", StateFormatError, ["path 'a.pt'", "torch.load('a.pt')['loader']"]),
+        (Path("a.pt"), StateFormatError, ["path 'a.pt'"]),
+        (dict, StateFormatError, ["found the class dict", "what state_dict() returned"]),
+        (
+            {"model": 1, "dataloader": GOOD},
+            StateFormatError,
+            ["a whole checkpoint", "dataloader, model", "in it: checkpoint['dataloader']."],
+        ),
+        (
+            {"version": "3", "epoch": 4, "loaders": [{"train": GOOD}, {"val": PLACE}]},
+            StateFormatError,
+            ["checkpoint['loaders'][0]['train'] or checkpoint['loaders'][1]['val']"],
+        ),
+        (TORCHDATAS, StateFormatError, ["torchdata's StatefulDataLoader", "continues it"]),
+        ({"loader": TORCHDATAS}, StateFormatError, ["checkpoint['loader']"]),
         ({**GOOD, "version": 2}, StateVersionError, ["version 2", "up to 1"]),
         ({**GOOD, "version": 0}, StateFormatError, ["0"]),
         ({**GOOD, "version": "1"}, StateFormatError, ["version", "'1'"]),
@@ -229,6 +247,29 @@ def test_a_position_past_the_end_of_a_sampler_is_one_of_a_later_epoch():
     other = ResumableSampler(100, shuffle=True, seed=1)
     other.set_epoch(4)
     assert list(sampler) == list(other)[50:]
+
+
+@pytest.mark.parametrize("sampler", [lambda: list(range(100)), lambda: RandomSampler(Ids(100))])
+def test_a_position_past_the_end_of_a_users_sampler_is_no_silent_end(sampler):
+    loader = ResumableDataLoader(Ids(100), 10, sampler=sampler(), seed=1)
+    loader.seek(2, 1000)
+    words = "found 1,000, but the sampler ended after 100 samples. Nothing remains of epoch 2"
+    with pytest.warns(StateMismatchWarning, match=words):
+        assert one_pass(loader) == []
+    assert len(one_pass(loader)) == 10
+
+
+def test_the_end_of_a_users_sampler_is_a_position():
+    loader = ResumableDataLoader(Ids(100), 10, sampler=list(range(100)))
+    loader.seek(0, 100)
+    assert one_pass(loader) == []
+
+
+def test_a_position_past_the_end_of_a_distributed_sampler_is_refused():
+    sampler = StatefulDistributedSampler(Ids(100), num_replicas=2, rank=0)
+    sampler.load_state_dict({"yielded": 50})
+    with pytest.raises(StateMismatchError, match="found yielded=1,000 of 50 indices"):
+        sampler.load_state_dict({"yielded": 1000})
 
 
 def test_strict_false_still_refuses_what_is_not_a_state():

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dataporter.engine.signals import name_of_signal
 from dataporter.errors import WorkerDiedError, WorkerRestartWarning, WorkerStartError
-from dataporter.fetch.tasks import Task
+from dataporter.fetch.tasks import Task, payload_in_words
 from dataporter.user_warnings import warn_user
 
 
@@ -103,5 +103,5 @@ def _described(loss: Loss) -> str:
         how = f"is killed by signal: {name_of_signal(-status)}"
     when = "between two batches" if loss.has_begun else "before its first batch"
     if loss.task is not None:
-        when = f"while fetching {loss.task}"
+        when = f"while fetching {loss.task} ({payload_in_words(loss.task.payload)})"
     return f"DataLoader worker (pid {loss.pid}) {how}; it was worker {loss.worker}, {when}"

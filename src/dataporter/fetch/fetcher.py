@@ -13,6 +13,7 @@ A sample for which the dataset raises `LeftOutError` is left out of its batch, q
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import default_collate, default_convert
 
-from dataporter.errors import LeftOutError, OptionTypeError, TooManySkippedError
+from dataporter.errors import LeftOutError, OptionTypeError, TooManySkippedError, add_note
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.randomness import EpochKeys, LazySeeding, finished
-from dataporter.fetch.tasks import Samples
+from dataporter.fetch.tasks import Samples, indices_in_words
 from dataporter.fetch.timing import COLLATE, CONVERT, FETCH, Timing
 from dataporter.fetch.vectorised import Gather, gather_for
 
@@ -180,21 +181,27 @@ class Fetcher:
                 self.timing.end(FETCH, len(kept), draws=self._fetching.draws)
             if len(kept) == 0 < len(positions):
                 return EMPTY
-            if empty is not None and self._collate is collate:
-                return self._stacked(samples, empty)
             batch, finish = samples if self.is_batched else samples[0], self._collate_and_convert
-        if finish is None:
-            return batch
-        if not self._runs_user_code:
-            return finish(batch)
-        # Seeded in any case: what it did to the samples could not be done again.
-        return finished(
-            finish,
-            batch,
-            keys.batch_key(positions),
-            sample_keys=lambda: keys.sample_keys(kept),
-            seeds_globals=self._randomness,
-        )
+        try:
+            if finish is None:
+                return batch
+            if empty is not None and self._collate is collate:
+                return self._stacked(batch, empty)
+            if not self._runs_user_code:
+                return finish(batch)
+            # Seeded in any case: what it did to the samples could not be done again.
+            return finished(
+                finish,
+                batch,
+                keys.batch_key(positions),
+                sample_keys=lambda: keys.sample_keys(kept),
+                seeds_globals=self._randomness,
+            )
+        except Exception as error:
+            are_kept = np.isin(positions, kept).tolist()
+            made_of = indices if all(are_kept) else list(itertools.compress(indices, are_kept))
+            add_note(error, f"dataporter was making a batch of {indices_in_words(made_of)}")
+            raise
 
     def _gathered(self, indices: Any, empty: Empty | None) -> Any:
         """Gather a batch; None if its samples are to be fetched."""

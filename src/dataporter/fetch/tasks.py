@@ -6,6 +6,7 @@ the worker that reads that lane).
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,6 +23,21 @@ class Samples(NamedTuple):
     indices: Sequence[Any] | NDArray[np.int64]
     positions: NDArray[np.int64]
     keys: EpochKeys
+
+
+def indices_in_words(indices: Sequence[Any] | NDArray[np.int64]) -> str:
+    """Name samples by their indices, in the order of their batch.
+
+    >>> indices_in_words([3, 1])
+    'the samples at indices 3, 1'
+    """
+    plain = (each.item() if isinstance(each, np.generic) else each for each in indices[:_SHOWN])
+    shown = ", ".join(map(reprlib.repr, plain))
+    more = f" and {len(indices) - _SHOWN} more" if len(indices) > _SHOWN else ""
+    return f"the samples at indices {shown}{more}"
+
+
+_SHOWN = 64  # indices
 
 
 class Start(NamedTuple):
@@ -47,6 +63,15 @@ class LaneTurn(NamedTuple):
 
 
 Payload: TypeAlias = Samples | LaneTurn
+
+
+def payload_in_words(payload: Payload) -> str:
+    """Name the samples that are asked for; of an iterable, the lane that they come from."""
+    if isinstance(payload, Samples):
+        return indices_in_words(payload.indices)
+    if payload.samples is not None:
+        return indices_in_words(payload.samples.indices)
+    return f"the next samples of lane {payload.lane}"
 
 
 class Task(NamedTuple):

@@ -117,7 +117,7 @@ def _check(lanes: Lanes) -> None:
     if lanes.count < 1 or not inside or not -1 <= lanes.last < lanes.count:
         msg = f"of {lanes.count} lanes it has {found}, and {lanes.last} as the last one"
         raise ValueError(msg)
-    if not isinstance(lanes.has_worker_info, bool | None):
+    if lanes.has_worker_info not in (None, False, True):
         msg = f"has_worker_info is {lanes.has_worker_info!r}"
         raise ValueError(msg)
     for lane, state in lanes.each.items():

@@ -38,10 +38,13 @@ Pure: nothing here knows a loader, a process or a file.
 from __future__ import annotations
 
 import copy
+import itertools
+import os
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
+from os import PathLike
 from typing import Any, NamedTuple
 
 from dataporter.errors import StateFormatError, StateMismatchError, StateVersionError
@@ -50,6 +53,7 @@ from dataporter.law.keys import MAX_SEED
 from dataporter.law.lane_states import Lanes, LaneState, lanes_from_state, lanes_to_state
 from dataporter.law.ranges import Ranges
 from dataporter.law.rest import Excluded
+from dataporter.law.torchdata_state import is_torchdata_state
 
 VERSION = 1
 
@@ -125,11 +129,9 @@ def build_state(identity: Identity, progress: Progress) -> dict[str, Any]:
 def parse_state(state: object) -> tuple[Identity, Progress]:
     """Read a state, or say exactly what is wrong with it."""
     if not isinstance(state, Mapping):
-        msg = (
-            f"a state is the dict that state_dict() returned, found {_shown(state)}. "
-            "Pass that dict; if it was saved in a checkpoint, pass its entry of the checkpoint."
-        )
-        raise StateFormatError(msg)
+        raise StateFormatError(_no_dict(state))
+    if "samples_processed" not in state:
+        _check_is_no_other(state)
     _check_version(state)
     values = {name: _field(state, name, check) for name, check in _CHECKS.items()}
     values["sampler"] = copy.deepcopy(values["sampler"])
@@ -189,11 +191,74 @@ def merged(parsed: Sequence[tuple[Identity, Progress]]) -> tuple[Identity, Progr
     return identity, progress._replace(lanes=lanes, finished=finished)
 
 
+def _no_dict(found: object) -> str:
+    """Say what to pass in place of something that is no dict."""
+    if isinstance(found, str | PathLike):
+        path = os.fspath(found)
+        return (
+            f"a state is a dict, found the path {path!r}. Load the file first, and pass the state "
+            f"in it, such as torch.load({path!r})['loader']."
+        )
+    if isinstance(found, type):
+        return (
+            f"a state is a dict, found the class {found.__name__}. Pass what state_dict() returned."
+        )
+    return (
+        f"a state is the dict that state_dict() returned, found {_shown(found)}. "
+        "Pass that dict; if it was saved in a checkpoint, pass its entry of the checkpoint."
+    )
+
+
+def _check_is_no_other(state: Mapping[Any, Any]) -> None:
+    """Refuse a state of torchdata, and a checkpoint that has a state somewhere in it."""
+    if is_torchdata_state(state):
+        msg = (
+            "this is a state of torchdata's StatefulDataLoader. The StatefulDataLoader of "
+            "dataporter.stateful_dataloader continues it; its own states can be loaded here."
+        )
+        raise StateFormatError(msg)
+    places = list(itertools.islice(_places_of_states(state), _NAMED))
+    if places:
+        found = " or ".join(f"checkpoint{place}" for place in places)
+        msg = (
+            f"this is a whole checkpoint, which holds {_keys(state)}. Pass the loader's state in "
+            f"it: {found}."
+        )
+        raise StateFormatError(msg)
+
+
+_NAMED = 3  # places of states
+_DEEPEST = 4  # of a state in a checkpoint
+
+
+def _places_of_states(found: object, place: str = "", depth: int = 0) -> Iterator[str]:
+    if isinstance(found, Mapping):
+        if {"epoch", "samples_processed"} <= found.keys() or is_torchdata_state(found):
+            yield place
+            return
+        parts: Iterable[tuple[object, object]] = found.items()
+    elif isinstance(found, list | tuple):
+        parts = enumerate(found)
+    else:
+        return
+    if depth < _DEEPEST:
+        for name, part in parts:
+            yield from _places_of_states(part, f"{place}[{name!r}]", depth + 1)
+
+
+def _keys(state: Mapping[Any, Any]) -> str:
+    keys = sorted(map(str, state))
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return (", ".join(keys[:_SHOWN]) or "nothing") + more
+
+
+_SHOWN = 12  # keys
+
+
 def _check_version(state: Mapping[Any, Any]) -> None:
     if "version" not in state:
-        keys = ", ".join(sorted(map(str, state))) or "nothing"
         msg = (
-            f"this is not a state of dataporter: it has no 'version', it holds {keys}. "
+            f"this is not a state of dataporter: it has no 'version', it holds {_keys(state)}. "
             "Pass the dict that state_dict() returned."
         )
         raise StateFormatError(msg)

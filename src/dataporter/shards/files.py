@@ -6,6 +6,7 @@ folder.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -22,6 +23,7 @@ from dataporter.shards.listing import (
     Kinds,
     Listing,
     Status,
+    advice_on_single_samples,
     as_sequence,
     by_suffix,
     is_left_out,
@@ -193,6 +195,10 @@ def _files_in(folder: str, kinds: Kinds, above: tuple[tuple[int, int], ...] = ()
 
 def _nothing_in(folder: str, kinds: Kinds) -> ShardsNotFoundError:
     what = f"there is no file of a known format ({kinds.in_words()}) in {folder}"
+    with contextlib.suppress(OSError):
+        advice = advice_on_single_samples(os.listdir(folder))
+        if advice:
+            return ShardsNotFoundError(f"{what}: {_contents(folder)}.{advice}")
     return ShardsNotFoundError(f"{what}: {_contents(folder)}. Name the files by a glob.")
 
 

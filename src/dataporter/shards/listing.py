@@ -23,6 +23,10 @@ from dataporter.shards.storage.urls import Url, is_url
 
 _DIGITS = re.compile(r"([0-9]+)")
 _COMPRESSED = (".gz", ".zst", ".zstd")
+_OF_ONE_SAMPLE = (
+    *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
+    *(".wav", ".flac", ".mp3", ".ogg", ".mp4", ".npz", ".pt"),
+)
 _SHOWN = 5
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -197,6 +201,16 @@ def by_suffix(paths: Iterable[str]) -> str:
     common = sorted(suffixes.items(), key=lambda item: (-item[1], item[0]))
     more = f" and {len(common) - _SHOWN} other suffixes" if len(common) > _SHOWN else ""
     return ", ".join(f"{count:,} {suffix}" for suffix, count in common[:_SHOWN]) + more
+
+
+def advice_on_single_samples(paths: Iterable[str]) -> str:
+    """Return a sentence for files of a sample each, with a leading space, or ""."""
+    if not any(path.lower().endswith(_OF_ONE_SAMPLE) for path in paths):
+        return ""
+    return (
+        " Images, sounds and other files of one sample each are read by a Dataset of your own, "
+        "which the loader takes as it is; or pack many into each of some .tar files."
+    )
 
 
 def _suffix(path: str) -> str:

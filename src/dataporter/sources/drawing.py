@@ -78,18 +78,22 @@ class Drawing:
             batch = next(self._each, None)
         return None if batch is None else _listed(batch)
 
-    def skip(self, count: int, batches: int) -> None:
-        """Draw so many indices and drop them, and empty batches that are among the first ones."""
+    def skip(self, count: int, batches: int) -> int:
+        """Draw so many indices and drop them, and empty batches that are among the first ones.
+
+        Return how many indices there were fewer.
+        """
         while count > 0:
             drawn = self.take(min(count, _DROPPED))
             if drawn is None:
-                return
+                return count
             self._rest, count, batches = drawn[count:], count - len(drawn), batches - 1
         while batches > 0 and not self._rest:
             drawn = self.take(1)
             if drawn is None:
-                return
+                break
             self._rest, batches = drawn, batches - 1
+        return 0
 
     def skip_batches(self, count: int, size: int) -> int:
         """Draw so many batches and drop them; return how many indices they had."""

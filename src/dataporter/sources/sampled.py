@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import StateMismatchError
+from dataporter.errors import StateMismatchError, StateMismatchWarning
 from dataporter.fetch import Fetches
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples, Task
@@ -27,6 +27,7 @@ from dataporter.sources.delivered import Delivered
 from dataporter.sources.drawing import Drawing, Isolated
 from dataporter.sources.source import Reading, Result, Resumption, Source
 from dataporter.sources.users_sampler import Drawer, UsersSampler, is_torchs_batch_sampler
+from dataporter.user_warnings import warn_user
 
 
 class SampledSource(Source):
@@ -251,7 +252,10 @@ class SampledSource(Source):
         if self._sampler.is_stateful:
             return drawing, reached
         if not self._counts_batches:
-            drawing.skip(max(reached, least), batches if self._yields_batches else 0)
+            skipped = max(reached, least)
+            missing = drawing.skip(skipped, batches if self._yields_batches else 0)
+            if missing and reached:
+                _warn_of_end(progress, (skipped - missing) * self._topology.world_size)
             return drawing, reached
         drawn = drawing.skip_batches(max(batches, least), self._draws_at_once)
         if drawn != reached and batches >= least and self._loaded_rank == self._topology.rank:
@@ -261,6 +265,15 @@ class SampledSource(Source):
             )
             raise StateMismatchError(msg)
         return drawing, drawn
+
+
+def _warn_of_end(progress: Progress, end: int) -> None:
+    msg = (
+        f"samples_processed is past the end: found {progress.samples_processed:,}, but the "
+        f"sampler ended after {end:,} samples. Nothing remains of epoch {progress.epoch}. If that "
+        "is wrong, the state is damaged or belongs to other data."
+    )
+    warn_user(msg, StateMismatchWarning)
 
 
 def _contents(epoch: int, rank: int, task: Task) -> Delivered:

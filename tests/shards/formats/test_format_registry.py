@@ -30,6 +30,13 @@ def test_an_unknown_suffix_is_refused_with_those_known(tmp_path):
         make_format(found, ReadOptions())
 
 
+def test_an_image_is_no_shard_and_the_message_says_how_it_is_read(tmp_path):
+    (tmp_path / "b.png").touch()
+    found = list_files(tmp_path / "b.png", SUFFIXES)
+    with pytest.raises(OptionError, match="a Dataset of your own, which the loader takes as it is"):
+        make_format(found, ReadOptions())
+
+
 @pytest.mark.parametrize("suffix", [".tar.gz", ".tgz", ".TAR.GZ", ".tar.zst"])
 def test_a_compressed_tar_file_is_refused(suffix):
     with pytest.raises(OptionError, match=r"is a compressed tar file.*gunzip"):

@@ -12,7 +12,7 @@ from dataporter.arguments import did_you_mean
 from dataporter.errors import OptionError
 from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import Format, ReadOptions
-from dataporter.shards.listing import Files, Listing, is_remote
+from dataporter.shards.listing import Files, Listing, advice_on_single_samples, is_remote
 from dataporter.shards.storage.options import StorageOptions
 
 
@@ -91,5 +91,5 @@ def _unknown_suffix(listing: Listing) -> OptionError:
         )
     return OptionError(
         f"{path} has an unknown suffix; known are {', '.join(SUFFIXES)}. Choose such files by a "
-        f"glob, or pass format=, one of {', '.join(FORMATS)}."
+        f"glob, or pass format=, one of {', '.join(FORMATS)}.{advice_on_single_samples([path])}"
     )

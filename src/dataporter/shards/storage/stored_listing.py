@@ -20,6 +20,7 @@ from dataporter.shards.listing import (
     Kinds,
     Listing,
     Status,
+    advice_on_single_samples,
     as_sequence,
     by_suffix,
     is_left_out,
@@ -264,4 +265,5 @@ def _nothing_in(
         else f"no file matches {pattern} in {where}"
     )
     holds = f"it holds {by_suffix(listed)}" if listed else "nothing is there"
-    return ShardsNotFoundError(f"{what}: {holds}. Check the URL, or name the files by a glob.")
+    advice = advice_on_single_samples(listed) or " Check the URL, or name the files by a glob."
+    return ShardsNotFoundError(f"{what}: {holds}.{advice}")

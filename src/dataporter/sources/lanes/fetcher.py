@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from dataporter.errors import LaneError
+from dataporter.errors import LaneError, add_note
 from dataporter.fetch import Fetcher, Skipped, getitems_of
 from dataporter.fetch.collate import Empty
 from dataporter.fetch.randomness import EpochKeys, LaneRandomness, each_seeded, in_lane
-from dataporter.fetch.tasks import LaneTurn, Samples, Start
+from dataporter.fetch.tasks import LaneTurn, Samples, Start, payload_in_words
 from dataporter.fetch.timing import FETCH, STATE, Timing
 from dataporter.fetch.worker_info import WorkerInfo, call_announced
 from dataporter.law import Topology
@@ -148,7 +148,11 @@ class LaneFetcher:
             timing.end(FETCH, count)
         if self._drop_last and lane.ended:
             count = 0
-        batch = self._fetch.collated(samples, empty) if count else None
+        try:
+            batch = self._fetch.collated(samples, empty) if count else None
+        except Exception as error:
+            add_note(error, f"dataporter was making a batch of {payload_in_words(turn)}")
+            raise
         if turn.samples is None:  # else each sample is seeded by its position
             lane.randomness.note_draws(turn.number)
         states = lane.capture() if turn.captures or lane.ended else (None, None)
