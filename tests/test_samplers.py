@@ -15,6 +15,7 @@ from dataporter import (
     DrawnAheadWarning,
     OptionError,
     OptionTypeError,
+    PositionDroppedWarning,
     ResumableSampler,
     StateFormatError,
     StateMismatchError,
@@ -281,6 +282,15 @@ def test_set_epoch_to_the_loaded_epoch_keeps_the_position():
 
 def test_set_epoch_to_another_epoch_drops_the_position():
     sampler = resumed(state_after(4, shuffle=True), shuffle=True)
+    with pytest.warns(PositionDroppedWarning, match=r"epoch 0 after 4 samples.*sampler\.epoch"):
+        sampler.set_epoch(1)
+    reference = make(shuffle=True)
+    reference.set_epoch(1)
+    assert list(sampler) == list(reference)
+
+
+def test_an_epoch_that_was_drawn_to_its_end_is_followed_by_the_next_without_a_warning():
+    sampler = resumed(state_after(LENGTH, shuffle=True), shuffle=True)
     sampler.set_epoch(1)
     reference = make(shuffle=True)
     reference.set_epoch(1)

@@ -48,6 +48,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── LengthWarning                         an iterable is longer than its __len__
     ├── MissingCallbackWarning                Lightning resumes a loader without our callback
     ├── PageLockWarning                       the system refused to page-lock memory
+    ├── PositionDroppedWarning                set_epoch leads away from a loaded position
     ├── PredicateWarning                      another predicate has this name already
     ├── ShardWarning                          files changed, or read slower than they could
     ├── StateMismatchWarning                  a mismatch that was accepted, as by `strict=False`
@@ -261,6 +262,10 @@ class MissingCallbackWarning(DataPorterWarning):
 
 class PageLockWarning(DataPorterWarning):
     """The system refused to page-lock shared memory, so batches are copied before a transfer."""
+
+
+class PositionDroppedWarning(DataPorterWarning):
+    """A loaded position is dropped, since `set_epoch` was called with another epoch."""
 
 
 class PredicateWarning(DataPorterWarning):

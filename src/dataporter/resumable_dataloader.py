@@ -13,13 +13,13 @@ from typing import Any, NoReturn, TypeVar
 from torch.utils.data import DataLoader
 
 from dataporter.arguments import check_int
-from dataporter.errors import OptionError, OptionTypeError
+from dataporter.errors import OptionError, OptionTypeError, PositionDroppedWarning
 from dataporter.fetch import Skipped
 from dataporter.fetch.timing import Timing
 from dataporter.law import Plan
 from dataporter.law.epochs import MOST_UNUSED, Cursor
 from dataporter.law.explanation import Explanation, summary
-from dataporter.law.state import Progress, build_state
+from dataporter.law.state import Progress, build_state, dropped
 from dataporter.lightning_without_callback import lightning_resumes_alone
 from dataporter.looking import batch_at, contents_at, samples_at
 from dataporter.options import (
@@ -30,7 +30,7 @@ from dataporter.options import (
     as_said,
     same_arguments_as,
 )
-from dataporter.samplers import checked_epoch
+from dataporter.samplers import checked_epoch, is_told_by_wrapper
 from dataporter.sources.delivered import Delivered
 from dataporter.sources.lanes.datapipes import is_datapipe, with_shuffling
 from dataporter.sources.loading import resumption
@@ -40,6 +40,7 @@ from dataporter.sources.tally import Tallies
 from dataporter.stats import LoaderStats, loader_stats
 from dataporter.steps import numbered, numbered_with_bar, progress_bars
 from dataporter.strategies import resolve_strategy
+from dataporter.user_warnings import warn_user
 from dataporter.wiring import (
     make_fetcher,
     make_runner,
@@ -191,7 +192,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             loaded=is_loaded
         )
         epoch = self._source.epoch_told()
-        if epoch is not None:  # on the sampler, as torch's users and trainers do
+        if is_told_by_wrapper():
+            self._source.note_epoch_told()
+        elif epoch is not None:  # on the sampler, as torch's users and trainers do
             self.set_epoch(epoch)
         self._source.look_again()
         return Pass(self._cursor, self._run, self._source, self._tallies, skips_empty_rest=is_alone)
@@ -267,9 +270,24 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         return self._cursor.progress.samples_processed
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`; a position loaded for that epoch is kept."""
-        self._cursor.set_epoch(checked_epoch(epoch))
+        """Make the next pass that of `epoch`; a position loaded for that epoch is kept.
+
+        For another epoch it is dropped, with a warning.
+        """
+        epoch = checked_epoch(epoch)
+        self._warn_if_dropped(epoch)
+        self._cursor.set_epoch(epoch)
         self._source.tell_epoch(epoch)
+
+    def _warn_if_dropped(self, epoch: int) -> None:
+        progress = self._cursor.dropped_by(epoch)
+        if progress is None:
+            return
+        if progress.samples_processed == self._source.length and progress.epoch + 1 == epoch:
+            return  # nothing was left of it
+        instead = f"To start epoch {epoch} on purpose, call loader.seek({epoch})."
+        message = dropped(progress, epoch, counts="loader.epoch", instead=instead)
+        warn_user(message, PositionDroppedWarning)
 
     def seek(self, epoch: int, position: int = 0) -> None:
         """Make the next pass begin at `position` of `epoch`, counted over all ranks.
@@ -284,7 +302,8 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         True
         """
         check_int("position", position, least=0)
-        self._cursor.seek(checked_epoch(epoch), position)
+        epoch = checked_epoch(epoch)
+        self._cursor.seek(epoch, position)
         self._source.tell_epoch(epoch)
 
     def batch_at(self, epoch: int, position: int = 0) -> Any:

@@ -15,6 +15,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any, SupportsIndex, TypeGuard
 
 import torch
@@ -27,6 +28,7 @@ from dataporter.errors import (
     DrawnAheadWarning,
     OptionError,
     OptionTypeError,
+    PositionDroppedWarning,
     StateFormatError,
     StateMismatchError,
     StateMismatchWarning,
@@ -43,7 +45,8 @@ from dataporter.law import (
     WeightedOrder,
 )
 from dataporter.law.keys import MAX_SEED
-from dataporter.law.state import Progress, past_the_end, within
+from dataporter.law.state import Progress, dropped, past_the_end, within
+from dataporter.user_warnings import warn_user
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,11 +164,30 @@ class ResumableSampler(Sampler[int]):
             self.seed = seed
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass use `epoch`. A position loaded for that epoch is kept."""
+        """Make the next pass use `epoch`. A position loaded for that epoch is kept.
+
+        For another epoch it is dropped, with a warning. A trainer's wrapper that tells its own
+        count of passes is not followed: passes are counted here, from the loaded one on.
+        """
         epoch = checked_epoch(epoch)
+        if is_told_by_wrapper():
+            return
+        self._warn_if_dropped(epoch)
+        self.go_to(epoch)
+
+    def go_to(self, epoch: int) -> None:
+        """Make the next pass use `epoch`, as the loader says that reads this sampler's order."""
         self.times_set += 1
         if epoch != self._pass.epoch or self._pass.begun:
             self._pass = _Pass(epoch=epoch)
+
+    def _warn_if_dropped(self, epoch: int) -> None:
+        start, length = self._pass, self._order.length
+        is_followed = start.start == length and start.epoch + 1 == epoch
+        if not self.is_positioned or start.epoch == epoch or is_followed:
+            return
+        at = Progress(epoch=start.epoch, samples_processed=start.start)
+        warn_user(dropped(at, epoch, counts="sampler.epoch", instead=""), PositionDroppedWarning)
 
     def __iter__(self) -> Iterator[int]:
         if self._pass.begun:
@@ -423,6 +445,29 @@ def _torchs_iterator() -> weakref.ref[Any] | None:
             break
         frame = frame.f_back
     return None
+
+
+# Wrappers of loaders that tell a sampler, in their `__iter__`, how often they were iterated: from 0
+# on in every process, whatever epoch was resumed.
+_COUNTING_WRAPPERS = {
+    "lightning.fabric.wrappers",
+    "lightning_fabric.wrappers",
+    "accelerate.data_loader",
+}
+_WRAPPER_CALLS = 4  # frames at most from a wrapper's `__iter__` to what it calls
+
+
+def is_told_by_wrapper() -> bool:
+    """Return True if a wrapper that counts its own passes has called the caller."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  nothing else says who called
+    for _ in range(_WRAPPER_CALLS):
+        if frame is None:
+            return False
+        module = frame.f_globals.get("__name__")
+        if module in _COUNTING_WRAPPERS and frame.f_code.co_name == "__iter__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_own(sampler: object) -> TypeGuard[ResumableSampler]:

@@ -1,5 +1,6 @@
 """Passes, epochs and states: the rules of DESIGN as a user meets them."""
 
+import contextlib
 import copy
 import io
 import json
@@ -7,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from support import (
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 from dataporter import (
+    PositionDroppedWarning,
     ResumableDataLoader,
     ResumableDistributedSampler,
     ResumableSampler,
@@ -121,8 +124,66 @@ def test_set_epoch_after_a_load_keeps_the_position_of_that_epoch_only():
     for epoch, expected in ((1, reference[1][1:]), (2, reference[2]), (0, reference[0])):
         resumed = make()
         resumed.load_state_dict(state)
-        resumed.set_epoch(epoch)
+        with pytest.warns(PositionDroppedWarning) if epoch != 1 else contextlib.nullcontext():
+            resumed.set_epoch(epoch)
         assert one_pass(resumed) == expected
+
+
+@pytest.mark.parametrize("tell", [lambda one: one.set_epoch, lambda one: one.sampler.set_epoch])
+def test_a_loop_that_counts_from_0_is_told_what_it_drops_and_what_to_write(tell):
+    loader = make()
+    loader.set_epoch(2)
+    next(iter(loader))
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    words = r"epoch 2 after 3 samples.*for epoch in range\(loader\.epoch, .*loader\.seek\(0\)"
+    with pytest.warns(PositionDroppedWarning, match=words) as caught:
+        for epoch in range(3):
+            tell(resumed)(epoch)
+            assert one_pass(resumed) == passes(make(), 3)[epoch]
+    assert len(caught) == 1
+    assert "src" not in Path(caught[0].filename).parts  # but the line of the loop
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_epoch_after_one_that_was_delivered_whole_drops_nothing(drop_last):
+    reference = passes(make(drop_last=drop_last), 2)
+    loader = make(drop_last=drop_last)
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        next(batches)
+    at_last_batch = loader.state_dict()
+    assert next(batches, None) is None
+    states = [loader.state_dict()] if drop_last else [at_last_batch, loader.state_dict()]
+    for state in states:
+        resumed = make(drop_last=drop_last)
+        resumed.load_state_dict(state)
+        resumed.set_epoch(1)
+        assert one_pass(resumed) == reference[1]
+
+
+def test_a_seek_drops_a_loaded_position_on_purpose():
+    loader = make()
+    next(iter(loader))
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    resumed.seek(0)
+    assert one_pass(resumed) == one_pass(make())
+
+
+def test_the_epoch_of_a_users_sampler_is_told_what_it_drops():
+    def loader() -> ResumableDataLoader:
+        sampler = DistributedSampler(Ids(20), num_replicas=2, rank=0, seed=1)
+        return ResumableDataLoader(Ids(20), 4, sampler=sampler)
+
+    saved = loader()
+    saved.set_epoch(1)
+    next(iter(saved))
+    resumed = loader()
+    resumed.load_state_dict(saved.state_dict())
+    resumed.sampler.set_epoch(0)
+    with pytest.warns(PositionDroppedWarning):
+        assert one_pass(resumed) == one_pass(loader())
 
 
 def test_set_epoch_before_a_load_is_overruled_by_it():

@@ -6,7 +6,8 @@ The rules of passes and epochs, and nothing else:
 - After `load`, it continues the epoch at the loaded position; the rest of an epoch whose
   last batch was delivered is empty; an epoch that ran to its end is followed by the next.
 - `set_epoch(e)` begins epoch e at its start; if e is the epoch just loaded, the loaded
-  position stays, and an epoch that had run to its end is not run again.
+  position stays, and an epoch that had run to its end is not run again. Any other epoch drops
+  the loaded position; `dropped_by` says so before.
 - Of several live passes the newest one is the run's.
 """
 
@@ -100,6 +101,14 @@ class Cursor:
     def note_change(self) -> None:
         """Take note that what passes consist of has changed: those under way read it anew."""
         self.changes += 1
+
+    def dropped_by(self, epoch: int) -> Progress | None:
+        """Return the loaded position that `set_epoch(epoch)` would drop, None if it drops none."""
+        start = self._start
+        if start is None or not start.loaded or start.progress.epoch == epoch:
+            return None
+        is_followed = start.progress.finished and start.progress.epoch + 1 == epoch
+        return None if is_followed else start.progress
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`."""

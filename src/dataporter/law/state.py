@@ -533,3 +533,13 @@ def past_the_end(progress: Progress, length: int, moved: Progress) -> str:
         f"position {moved.samples_processed:,}. If that is wrong, the state is damaged or belongs "
         "to other data."
     )
+
+
+def dropped(progress: Progress, epoch: int, *, counts: str, instead: str) -> str:
+    """Say that `set_epoch(epoch)` drops a loaded position; `counts` holds its epoch."""
+    return (
+        f"set_epoch({epoch}) drops the loaded position: epoch {progress.epoch} after "
+        f"{progress.samples_processed:,} samples. The next pass starts epoch {epoch} anew. To "
+        f"continue where the state was saved, count on from its epoch: for epoch in "
+        f"range({counts}, ...). {instead}"
+    )

@@ -259,6 +259,10 @@ class PlannedSource(Source):
         start = self._sampler.state_dict()
         cursor.seek(start["epoch"], start["samples_processed"])
 
+    def tell_epoch(self, epoch: int) -> None:
+        self._sampler.go_to(epoch)
+        self.note_epoch_told()
+
     def _mark(self) -> int | None:
         return self._sampler.times_set
 

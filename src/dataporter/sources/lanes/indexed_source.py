@@ -72,6 +72,10 @@ class IndexedLaneSource(LaneSource):
     def follow_sampler(self, cursor: Cursor) -> None:
         self._inner.follow_sampler(cursor)
 
+    def tell_epoch(self, epoch: int) -> None:
+        self._inner.tell_epoch(epoch)
+        self.note_epoch_told()
+
     def _mark(self) -> int | None:
         return self._inner._mark()  # noqa: SLF001  our own
 
