@@ -13,7 +13,7 @@ from dataporter.law import OrderedDataset, Topology
 from dataporter.law.keys import key_as_int
 from dataporter.law.lane_states import Lanes
 from dataporter.options import LoaderOptions, as_device
-from dataporter.samplers import JoiningSampler, ResumableSampler, checked_seed, is_own
+from dataporter.samplers import ResumableSampler, checked_seed, group_topology, is_own
 from dataporter.sources.lanes.fetcher import LaneFetcher
 from dataporter.sources.lanes.indexed_source import IndexedLaneSource
 from dataporter.sources.lanes.iterable import Iterable
@@ -23,7 +23,7 @@ from dataporter.sources.planned import PlannedSource, length_of
 from dataporter.sources.sampled import SampledSource
 from dataporter.sources.source import Source
 from dataporter.sources.users_sampler import UsersSampler
-from dataporter.strategies import ResumptionStrategy
+from dataporter.strategies import ResumptionStrategy, agreed
 
 
 def make_fetcher(options: LoaderOptions[Any], dataset: Any) -> Fetcher:
@@ -156,6 +156,10 @@ def _agreeing(
     if told is not None and told.topology() != sampler.topology:
         msg = f"{told.topology()} contradicts the sampler's {sampler.topology}. Remove one of them."
         raise OptionError(msg)
+    group = group_topology()
+    is_drawn = not (sampler.seed_is_given or sampler.is_positioned)
+    if is_drawn and group is not None and group.world_size > 1:
+        sampler.seed = agreed(sampler.seed)
     return sampler
 
 
@@ -174,7 +178,7 @@ def _planned_source(
         batch_size=options.batch_size if options.ordered_batches is None else None,
         tail=options.tail or ("drop" if options.drops_last else sampler.tail),
         seed_is_given=sampler.seed_is_given if is_users else options.seed is not None,
-        awaits_group=strategy.awaits_group and isinstance(sampler, JoiningSampler),
+        awaits_group=strategy.seed_awaits_group and not is_users,
         grows=not is_users
         and not isinstance(dataset, OrderedDataset)
         and options.ordered_batches is None,

@@ -3,11 +3,19 @@
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from groups import on_ranks
 from support import Augmented, Ids, flat, one_pass, plain
+from torch.utils.data import IterableDataset
 
-from dataporter import ResumableDataLoader, ResumableDistributedSampler, create_resumable_dataloader
+from dataporter import (
+    ResumableDataLoader,
+    ResumableDistributedSampler,
+    ResumableSampler,
+    create_resumable_dataloader,
+)
+from dataporter.stateful_dataloader import StatefulDataLoader
 
 LENGTH = 60
 
@@ -83,3 +91,30 @@ def test_strategies_under_a_group():
     assert first["document"][1] == second["document"][1]  # one seed, drawn by rank 0
     both = flat(first["document"][0]) + flat(second["document"][0])
     assert sorted(both) == list(range(12))
+
+
+class Noise(IterableDataset):
+    """A stream that draws: it shows the seed."""
+
+    def __iter__(self):
+        yield from torch.rand(4).tolist()
+
+
+def without_a_seed(_rank: int) -> dict[str, Any]:
+    """Loaders that read all data on every rank, each without a seed."""
+    sampler = ResumableSampler(LENGTH, shuffle=True)
+    made = {
+        "given": ResumableDataLoader(Augmented(12), 2, shuffle=True, rank=0, world_size=1),
+        "simple": ResumableDataLoader(Augmented(12), 2, shuffle=True, strategy="simple"),
+        "torchdata": StatefulDataLoader(Augmented(12), 2, sampler=range(12)),
+        "sampler": ResumableDataLoader(Augmented(LENGTH), 2, sampler=sampler),
+        "stream": ResumableDataLoader(Noise(), 2, strategy="simple"),
+        "lanes": ResumableDataLoader(Noise(), 2, rank=0, world_size=1, lanes=2),
+    }
+    return {name: [loader.seed, one_pass(loader)] for name, loader in made.items()}
+
+
+def test_ranks_that_all_read_all_data_agree_on_a_seed_too():
+    first, second = on_ranks(2, without_a_seed)
+    assert first == second
+    assert len({str(seed) for seed, _ in first.values()}) == len(first)  # each was drawn

@@ -25,6 +25,8 @@ def build_early(_rank: int, folder: str) -> dict[str, Any]:
         seeded = ResumableDataLoader(Ids(LENGTH), 3, seed=1, tail="uneven")
         simple = ResumableDataLoader(Ids(LENGTH), 3, seed=1, strategy="simple")
         given = ResumableDataLoader(Ids(LENGTH), 3, sampler=ResumableSampler(LENGTH, seed=1))
+        alike = {"rank": 0, "world_size": 1}  # as peers of tensor parallelism are
+        peers = ResumableDataLoader(Ids(LENGTH), 3, shuffle=True, **alike)
         lanes = ResumableDataLoader(Stream(), 2, lanes=2)
         before = len(loader)
     try:
@@ -42,6 +44,7 @@ def build_early(_rank: int, folder: str) -> dict[str, Any]:
         "second": one_pass(loader),
         "seeded": one_pass(seeded),
         "unshared": [one_pass(simple), one_pass(given)],
+        "peers": one_pass(peers),
         "refusal": refusal,
         "trainers_leave_it_alone": isinstance(loader.sampler, DistributedSampler),
         "trainers_shard_it": not isinstance(given.sampler, DistributedSampler),
@@ -95,6 +98,7 @@ def test_a_loader_built_before_its_group_takes_its_share_exactly_once(tmp_path):
         assert answer["lengths"] == [8, 4]
         assert answer["state"] == ranks[0]["state"]
         assert answer["unshared"] == [one_pass(ResumableDataLoader(Ids(LENGTH), 3))] * 2
+        assert answer["peers"] == ranks[0]["peers"]
         assert answer["trainers_leave_it_alone"]
         assert answer["trainers_shard_it"]
         assert "now there are 2 ranks. Build it after" in answer["refusal"]

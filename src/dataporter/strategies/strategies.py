@@ -56,16 +56,23 @@ class ResumptionStrategy:
         """True if the data will be shared once a process group is initialized."""
         return False
 
+    @property
+    def seed_awaits_group(self) -> bool:
+        """True if a drawn seed is to be agreed on once a process group is initialized."""
+        return self.awaits_group
+
     def choose_seed(self, generator: torch.Generator | None = None) -> int:
         """Choose a seed that every rank of the run agrees on.
 
         It is drawn from `generator`, by default torch's global one. With a process group, rank
-        0 sends its seed to all ranks. Ranks given by number alone cannot communicate and use 0,
-        as torch's DistributedSampler does.
+        0 sends its seed to all ranks, also where each reads all data: processes that work on one
+        model, as in tensor parallelism, need the same batches. Ranks given by number alone cannot
+        communicate and use 0, as torch's DistributedSampler does.
         """
-        if self.topology().world_size == 1:
-            return drawn_seed(generator)
-        return _AGREED_SEED if group_topology() is None else agreed(drawn_seed(generator))
+        group = group_topology()
+        if group is not None and group.world_size > 1:
+            return agreed(drawn_seed(generator))
+        return drawn_seed(generator) if self.topology().world_size == 1 else _AGREED_SEED
 
     def create_sampler(
         self,
@@ -137,6 +144,10 @@ class UnifiedResumptionStrategy(ResumptionStrategy):
     @property
     def awaits_group(self) -> bool:
         return self._given is None and group_topology() is None
+
+    @property
+    def seed_awaits_group(self) -> bool:
+        return self._given in (None, Topology()) and group_topology() is None
 
 
 class SimpleStrategy(ResumptionStrategy):

@@ -17,6 +17,7 @@ from dataporter.sources.lanes.reading import lanes_of
 from dataporter.sources.lanes.sharing import Together, check_reading_again, own_lanes
 from dataporter.sources.lanes.source import LaneSource, with_share
 from dataporter.sources.source import Reading, Result, Resumption
+from dataporter.strategies import agreed
 
 
 class IterableSource(LaneSource):
@@ -80,6 +81,8 @@ class IterableSource(LaneSource):
                 "is asked for the loader."
             )
             raise TopologyError(msg)
+        if not self.seed_is_given:
+            self._seed = agreed(self._seed)
         self._awaits_group = False
 
     def fresh(self, epoch: int) -> Progress:
