@@ -1,12 +1,12 @@
 """The warning that Lightning resumes a loader without `ResumeCallback`.
 
-Lightning counts batches and epochs by itself, and a loader cannot see those counters. When both
-resume at the end of an epoch, Lightning takes a pass over the empty rest of that epoch for the
-whole next epoch. So without the callback such a pass goes on with the next epoch, as torch's
-loader would. The callback corrects the rest, too. A program without the callback may import none
-of our Lightning modules. So the loader itself looks for Lightning's loops among the calling
-frames: in its first pass, in passes that begin at a loaded position, and only if Lightning is
-imported.
+Lightning counts batches and epochs by itself, and a loader cannot see those counters. When it
+resumes at the end of an epoch, Lightning begins a pass before it tells the sampler the next epoch,
+and takes an empty rest of the last one for the whole next one. So without the callback the first
+batch of such a pass decides which epoch it is. The callback corrects the rest, too. A program
+without the callback may import none of our Lightning modules. So the loader itself looks for
+Lightning's loops among the calling frames: in its first pass, in passes that begin at a loaded
+position, and only if Lightning is imported.
 """
 
 from __future__ import annotations

@@ -197,7 +197,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         elif epoch is not None:  # on the sampler, as torch's users and trainers do
             self.set_epoch(epoch)
         self._source.look_again()
-        return Pass(self._cursor, self._run, self._source, self._tallies, skips_empty_rest=is_alone)
+        return Pass(
+            self._cursor, self._run, self._source, self._tallies, resumed_by_trainer=is_alone
+        )
 
     def steps(self, *, progress: bool = False) -> Iterator[tuple[int, Any]]:
         """Iterate over one pass: each batch with its number in the epoch, from 0.

@@ -565,8 +565,8 @@ def test_pytorch_lightning(folder):  # noqa: C901  the snippet's own branches
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own, and the advice to add our callback
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end", "on_train_epoch_end"])
-@pytest.mark.parametrize("restores", [True, False])
-def test_pytorch_lightning_at_the_last_batch_of_an_epoch(folder, hook, restores):  # noqa: C901
+@pytest.mark.parametrize(("restores", "seed"), [(True, None), (False, None), (False, 3)])
+def test_pytorch_lightning_at_the_last_batch_of_an_epoch(folder, hook, restores, seed):  # noqa: C901
     """The snippet, with and without the restoring that it announces, makes each step once."""
     pl = pytest.importorskip("pytorch_lightning")
 
@@ -591,7 +591,7 @@ def test_pytorch_lightning_at_the_last_batch_of_an_epoch(folder, hook, restores)
 
         def train_dataloader(self):
             dataloader = create_resumable_dataloader(
-                self.train_dataset, batch_size=32, shuffle=True
+                self.train_dataset, batch_size=32, shuffle=True, seed=seed
             )
             if restores and self._dataloader_state is not None:
                 dataloader.load_state_dict(self._dataloader_state)
@@ -637,7 +637,7 @@ def test_pytorch_lightning_at_the_last_batch_of_an_epoch(folder, hook, restores)
     whole, rest = fit(), fit(path)
     assert len(rest) == 10
     assert sorted(flat(rest)) == list(range(320))
-    if restores:
+    if restores or seed is not None:
         assert rest == whole[10:]
 
 

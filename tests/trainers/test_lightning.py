@@ -384,7 +384,7 @@ def trained_on(module):
 
 @pytest.mark.filterwarnings("ignore::dataporter.MissingCallbackWarning")
 def test_what_lightning_does_without_the_callback_as_the_guide_says(tmp_path):
-    """Right in an epoch and at its last batch with a seed, and wrong in the other cases."""
+    """Right with a seed, in an epoch and at its end, and wrong in each of the other cases."""
 
     def run(make=lambda: make_loader(seed=3), kind=Module, path=None, moment="on_train_batch_end"):
         saver = SaveAt(tmp_path / moment, [moment] if path is None else [])
@@ -397,7 +397,7 @@ def test_what_lightning_does_without_the_callback_as_the_guide_says(tmp_path):
     assert run(path=paths[BATCHES - 1])[0] == whole[BATCHES:]
     assert run(kind=Hooks, path=paths[2])[0][0] == whole[0]  # the first batch comes again
     _, ends = run(moment="on_train_epoch_end")
-    assert run(path=ends[0])[0] == whole[:BATCHES]  # the first epoch comes again
+    assert run(path=ends[0])[0] == whole[BATCHES:]
     streamed, paths = run(lambda: make_loader(Stream()))
     assert run(lambda: make_loader(Stream()), path=paths[2])[0][0] == streamed[4]  # one is lost
 

@@ -32,7 +32,8 @@ class Pass(Iterator[Any]):
 
     `run` yields what remains of `source` after a progress. A state loaded in the meantime takes
     effect here: the pass goes on at the loaded position, or raises if another pass has taken
-    that over. With `skips_empty_rest` a pass that would be empty goes on with the next epoch.
+    that over. `resumed_by_trainer` means that a trainer resumes which knows no positions: see
+    `_first_result`.
     """
 
     def __init__(
@@ -42,13 +43,14 @@ class Pass(Iterator[Any]):
         source: Source,
         tallies: Tallies,
         *,
-        skips_empty_rest: bool = False,
+        resumed_by_trainer: bool = False,
     ) -> None:
         self._cursor = cursor
         self._run = run
         self._source = source
         self._tallies = tallies
-        self._may_go_on = skips_empty_rest  # until there is a result
+        self._resumed_by_trainer = resumed_by_trainer  # until there is a result
+        self._was_loaded = cursor.has_loaded_start
         self._begin()
 
     @property
@@ -159,6 +161,8 @@ class Pass(Iterator[Any]):
         The caller says when it has it safely: `_broken` is True until then, since an iterator that
         was interrupted is at its end, and the epoch is not.
         """
+        if self._resumed_by_trainer:
+            return self._first_result()
         if self._results is None:
             raise StopIteration
         if self._broken:
@@ -167,15 +171,27 @@ class Pass(Iterator[Any]):
             self._results = self._run(self._progress)
         self._broken = True
         try:
-            result = next(self._results)
+            return next(self._results)
         except StopIteration:
             self._broken = False
-            if not self._may_go_on:
+            raise
+
+    def _first_result(self) -> Result:
+        """Take the first result of the epoch in which the trainer resumes.
+
+        It may have told the sampler that epoch after it began this pass. Where a state was loaded,
+        nothing may remain of the loaded epoch: then it is the next one.
+        """
+        self._resumed_by_trainer = False
+        told = None if self._was_loaded else self._source.epoch_told()
+        if told is not None:
+            self._cursor.set_epoch(told)
+            self._begin()
+        try:
+            return self._next_result()
+        except StopIteration:
+            if not self._was_loaded:
                 raise
-        else:
-            self._may_go_on = False
-            return result
-        self._may_go_on = False
         self._finish()
         self._begin()
         return self._next_result()
@@ -212,7 +228,7 @@ class Pass(Iterator[Any]):
 
     def await_workers(self) -> None:
         """Wait until workers have begun, and raise here what went wrong with that."""
-        if self._results is None or self._broken or self._coming:
+        if self._results is None or self._broken or self._coming or self._resumed_by_trainer:
             return
         with contextlib.suppress(StopIteration):
             self._look_ahead()
