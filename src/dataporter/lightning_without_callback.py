@@ -60,6 +60,13 @@ def _warn_once(trainer: Any) -> None:
     warnings.warn(msg, MissingCallbackWarning, stacklevel=4)
 
 
+def is_in_lightnings_training() -> bool:
+    """Return True if a trainer starts the calling pass for its training."""
+    if not any(package in sys.modules for package in _PACKAGES):
+        return False
+    return _training_trainer() is not None
+
+
 def _training_trainer() -> Any:
     """Return the trainer whose training starts this pass, or None for any other pass."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  it is documented, if not public

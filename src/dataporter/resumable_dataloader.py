@@ -20,7 +20,10 @@ from dataporter.law import Plan
 from dataporter.law.epochs import MOST_UNUSED, Cursor
 from dataporter.law.explanation import Explanation, summary
 from dataporter.law.state import Progress, build_state, dropped
-from dataporter.lightning_without_callback import lightning_resumes_alone
+from dataporter.lightning_without_callback import (
+    is_in_lightnings_training,
+    lightning_resumes_alone,
+)
 from dataporter.looking import batch_at, contents_at, samples_at
 from dataporter.options import (
     UNSAID,
@@ -195,7 +198,10 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         if is_told_by_wrapper():
             self._source.note_epoch_told()
         elif epoch is not None:  # on the sampler, as torch's users and trainers do
-            self.set_epoch(epoch)
+            epoch = checked_epoch(epoch)
+            if not is_in_lightnings_training():  # whose callback places loaders, or is missed
+                self._warn_if_dropped(epoch)
+            self._go_to(epoch)
         self._source.look_again()
         return Pass(
             self._cursor, self._run, self._source, self._tallies, resumed_by_trainer=is_alone
@@ -278,6 +284,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         """
         epoch = checked_epoch(epoch)
         self._warn_if_dropped(epoch)
+        self._go_to(epoch)
+
+    def _go_to(self, epoch: int) -> None:
         self._cursor.set_epoch(epoch)
         self._source.tell_epoch(epoch)
 
