@@ -4,6 +4,7 @@ In a process of its own: it connects to one cluster, and a process that does mus
 """
 
 import gc
+import json
 import os
 import signal
 import threading
@@ -294,3 +295,30 @@ def test_auto_uses_nodes_that_join(cluster):
     del batches
     loader._runner.close()
     cluster.remove_node(joined)
+
+
+def tuned(config):
+    """A trial that goes on from the checkpoint that it has written."""
+    from dataporter.trainers.ray import load_loader, save_loader, topology
+
+    folder = Path(config["folder"])
+    loader = ResumableDataLoader(Ids(30), 4, shuffle=True, **topology())
+    batches = iter(loader)
+    ids = [next(batches).tolist() for _ in range(3)]
+    save_loader(loader, folder)
+    resumed = ResumableDataLoader(Ids(30), 4, shuffle=True)
+    assert load_loader(resumed, folder)
+    ids += one_pass(resumed)
+    (folder / "ids.json").write_text(json.dumps([topology(), flat(ids)]))
+
+
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # of Ray's own
+def test_a_trial_of_ray_tune_is_one_rank_and_goes_on_from_its_checkpoint(tmp_path):
+    from ray.tune import RunConfig, Tuner
+
+    run = RunConfig(storage_path=str(tmp_path / "runs"), verbose=0)
+    results = Tuner(tuned, param_space={"folder": str(tmp_path)}, run_config=run).fit()
+    assert not results.errors
+    place, ids = json.loads((tmp_path / "ids.json").read_text())
+    assert place == {"rank": 0, "world_size": 1}
+    assert sorted(ids) == list(range(30))

@@ -87,10 +87,15 @@ def load_loader(
 def _here() -> Topology:
     try:
         context = train.get_context()
-        return Topology(rank=context.get_world_rank(), world_size=context.get_world_size())
+        rank, world_size = context.get_world_rank(), context.get_world_size()
+    except DeprecationWarning:  # raised in a trial of Ray Tune, which is one process
+        return Topology()
     except RuntimeError as error:
         msg = (
             f"this process is not a Ray Train worker and has no rank ({error}). Call this inside "
-            "the trainer's train_loop_per_worker, or pass rank= and world_size= to the loader."
+            "the trainer's train_loop_per_worker or the function of a Tuner, or pass rank= and "
+            "world_size= to the loader."
         )
         raise TopologyError(msg) from error
+    # Without Ray Train's second version, a trial's context has ranks that are None.
+    return Topology() if rank is None else Topology(rank=rank, world_size=world_size)
