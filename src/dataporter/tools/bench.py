@@ -1,8 +1,9 @@
 """`bench`: a user's own data under torch's loader, torchdata's and this one.
 
 Every contender is built with the arguments of the factory's loader. Contenders take turns, so that
-a slow second hits all of them, and the median of several turns counts. The limit is workers x the
-speed of a bare loop, `collate([dataset[i] for i in batch])`, in one process.
+a slow second hits all of them. Each turn is divided by torch's of the same round; the median
+counts, and there is a verdict only if the median cannot be chance. The limit is workers x the speed
+of a bare loop, `collate([dataset[i] for i in batch])`, in one process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from math import comb
 from statistics import mean, median
 from time import monotonic, perf_counter
 from typing import Any
@@ -31,6 +33,8 @@ from dataporter.tools.sandbox.loaders import make_loader as made_by
 from dataporter.tools.sandbox.rebuilding import arguments_of
 
 _EQUAL = 0.05  # a difference within which two speeds are called equal
+_CHANCE = 0.1  # that a true median lies outside of a spread, at most
+_FEWEST_TURNS = 5  # which a spread takes: 2 * 0.5**5 is less than that
 _SHARE_OF_TIME = 0.8  # until the last turn; the rest is for workers that start and end
 
 
@@ -43,12 +47,44 @@ class Comparison:
     num_workers: int
     versions: dict[str, str]
     limit: float  # samples per second, like all speeds
-    speeds: dict[str, float]
+    turns: dict[str, tuple[float, ...]]  # the speed in each round
     failed: dict[str, str]  # the reason for each loader that failed
+    absent: tuple[str, ...] = ()  # loaders that are not installed
+
+    @property
+    def speeds(self) -> dict[str, float]:
+        """The median speeds."""
+        return {loader: median(speeds) for loader, speeds in self.turns.items()}
 
     def to_torch(self, loader: str) -> float | None:
-        """The speed divided by torch's."""
-        return self.speeds[loader] / self.speeds["torch"] if "torch" in self.speeds else None
+        """The speed divided by torch's: the median of all rounds."""
+        ratios = self._ratios(loader)
+        return median(ratios) if ratios else None
+
+    def spread(self, loader: str) -> tuple[float, float] | None:
+        """The range in which the true `to_torch` lies, most likely.
+
+        The lowest and highest of few rounds; with many, some at both ends are left out. None if
+        there are too few for chances of nine in ten.
+
+        >>> fast, slow = (3.0, 2.0, 2.4, 2.2, 2.6), (1.0,) * 5
+        >>> found = Comparison(dataset="Rows", batch_size=8, num_workers=2, versions={},
+        ...     limit=9, turns={"torch": slow, "dataporter": fast}, failed={})
+        >>> found.spread("dataporter")
+        (2.0, 3.0)
+        """
+        ratios = sorted(self._ratios(loader))
+        rounds = len(ratios)
+        if rounds < _FEWEST_TURNS:
+            return None
+        cut = 0
+        while 2 * sum(comb(rounds, n) for n in range(cut + 2)) <= _CHANCE * 2**rounds:
+            cut += 1
+        return ratios[cut], ratios[-1 - cut]
+
+    def _ratios(self, loader: str) -> list[float]:
+        pairs = zip(self.turns[loader], self.turns.get("torch", ()), strict=False)
+        return [speed / torchs for speed, torchs in pairs]
 
     def of_limit(self, loader: str) -> float:
         """The share of the limit."""
@@ -56,24 +92,40 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """One sentence that compares dataporter with torch."""
+        """One sentence or two that compare dataporter with torch."""
         if "dataporter" in self.failed:
             return f"dataporter cannot run this loader: {self.failed['dataporter']}"
-        reached = f"reaches {100 * self.of_limit('dataporter'):.0f} % of the limit"
+        reached = f"dataporter reaches {100 * self.of_limit('dataporter'):.0f} % of the limit"
         ratio = self.to_torch("dataporter")
         if ratio is None:
-            return f"torch's DataLoader failed on this data; dataporter {reached}."
-        if abs(ratio - 1) <= _EQUAL:
-            return f"dataporter and torch's DataLoader are equally fast; dataporter {reached}."
-        way = "faster" if ratio > 1 else "slower"
-        return f"dataporter is {way} than torch's DataLoader ({ratio:.2f}x) and {reached}."
+            return f"torch's DataLoader failed on this data; {reached}."
+        spread = self.spread("dataporter")
+        if spread is None:
+            few = len(self.turns["torch"])
+            return (
+                f"No verdict: {few} turn{'s' if few > 1 else ''} of each loader may differ by "
+                f"chance. Use --rounds {_FEWEST_TURNS} or more; {reached}."
+            )
+        low, high = spread
+        times = f"{ratio:.2f}x, between {low:.2f}x and {high:.2f}x"
+        if 1 - _EQUAL <= low <= high <= 1 + _EQUAL:
+            return f"dataporter and torch's DataLoader are equally fast ({times}); {reached}."
+        if low <= 1 <= high:
+            return (
+                f"No verdict: dataporter and torch's DataLoader differ by less than their turns "
+                f"do ({times}). Use an idle machine, more --rounds or more --batches; {reached}."
+            )
+        way = "faster" if low > 1 else "slower"
+        return f"dataporter is {way} than torch's DataLoader ({times}); {reached}."
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as builtins, for JSON."""
         return {
             **asdict(self),
-            "to_torch": {name: self.to_torch(name) for name in self.speeds},
-            "of_limit": {name: self.of_limit(name) for name in self.speeds},
+            "speeds": self.speeds,
+            "to_torch": {name: self.to_torch(name) for name in self.turns},
+            "spread": {name: self.spread(name) for name in self.turns},
+            "of_limit": {name: self.of_limit(name) for name in self.turns},
             "verdict": self.verdict,
         }
 
@@ -90,7 +142,7 @@ def bench(
 
     `make_loader` is a function, "package.module:function" or "path/to/file.py:function". It is
     called in another process. A turn delivers `batches` batches, or fewer when its share of
-    `seconds` is over.
+    `seconds` is over. If one loader fails, the others are compared; if all fail, so does this.
 
     >>> from torch.utils.data import DataLoader
     >>> found = bench(lambda: DataLoader(range(64), batch_size=4), batches=8, rounds=1)
@@ -155,7 +207,9 @@ def _compared(loader: DataLoader[Any], batches: int, rounds: int, deadline: floa
                     loaders[name] = _contender(name, loader)
                 rates[name].append(_rate(_passes(loaders[name].__iter__), warm_up, batches, share))
             except Exception as error:  # noqa: BLE001  the other loaders can still run
-                failed[name] = f"{type(error).__name__}: {error}"
+                failed[name] = _reason(error)
+    if len(failed) == len(versions):
+        raise FactoryError(_all_failed(failed))
     size = mean(sizes)
     return Comparison(
         dataset=type(loader.dataset).__name__,
@@ -163,8 +217,29 @@ def _compared(loader: DataLoader[Any], batches: int, rounds: int, deadline: floa
         num_workers=loader.num_workers,
         versions=versions,
         limit=median(loops) * size * max(1, loader.num_workers),
-        speeds={name: median(rates[name]) * size for name in versions if name not in failed},
+        turns={
+            name: tuple(rate * size for rate in rates[name])
+            for name in versions
+            if name not in failed
+        },
         failed=failed,
+        absent=tuple(name for name in ("torch", "torchdata", "dataporter") if name not in versions),
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return an error in a line; torch's of a worker are tracebacks, which end with it."""
+    last = str(error).strip().rpartition("\n")[2]
+    kind = type(error).__name__
+    return last if last.startswith(f"{kind}: ") else f"{kind}: {last}"
+
+
+def _all_failed(failed: dict[str, str]) -> str:
+    reasons = set(failed.values())
+    why = reasons.pop() if len(reasons) == 1 else "; ".join(map(": ".join, failed.items()))
+    return (
+        "the bare loop over the dataset ran, but no loader did, torch's neither. Make the dataset "
+        f"work with them first. {why}"
     )
 
 

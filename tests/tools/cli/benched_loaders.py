@@ -1,5 +1,6 @@
 """Loaders that tests compare, as a user's module has them."""
 
+import multiprocessing
 import os
 import sys
 import time
@@ -35,12 +36,26 @@ class Broken(Rows):
         raise LookupError("the disk is gone")
 
 
-class OnlyInOurProcesses(Rows):
-    """Fails in the workers of torch, whose environment has no such variable."""
-
+class NotInWorkers(Rows):
     def __getitem__(self, index):
-        if torch.utils.data.get_worker_info() is not None and type(self) is not Rows:
+        if torch.utils.data.get_worker_info() is not None:
             raise LookupError("not in a worker")
+        return super().__getitem__(index)
+
+
+class NotInOurWorkers(Rows):
+    def __getitem__(self, index):
+        if multiprocessing.current_process().name.startswith("dataporter worker"):
+            raise LookupError("not in ours")
+        return super().__getitem__(index)
+
+
+class NotInTorchsWorkers(Rows):
+    def __getitem__(self, index):
+        name = multiprocessing.current_process().name
+        is_worker = torch.utils.data.get_worker_info() is not None
+        if is_worker and not name.startswith("dataporter worker"):
+            raise LookupError("not in torch's")
         return super().__getitem__(index)
 
 
@@ -116,8 +131,16 @@ def broken():
     return DataLoader(Broken(), 8)
 
 
-def partly():
-    return DataLoader(OnlyInOurProcesses(), 8, num_workers=1)
+def broken_in_workers():
+    return DataLoader(NotInWorkers(), 8, num_workers=1)
+
+
+def not_ours():
+    return DataLoader(NotInOurWorkers(), 8, num_workers=1)
+
+
+def only_ours():
+    return DataLoader(NotInTorchsWorkers(), 8, num_workers=1)
 
 
 def empty():

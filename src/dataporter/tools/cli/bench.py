@@ -28,7 +28,7 @@ def bench(
 
     The arguments are those of the loader that the factory returns. The loaders take turns and the
     median counts. The limit is workers x the speed of a bare loop over the dataset in one process.
-    Exit status: 0, or 2 if the factory cannot be used.
+    Exit status: 0; 1 if dataporter fails; 2 if the factory cannot be used, or no loader runs.
     """
     from dataporter.tools.bench import bench as compared
 
@@ -47,23 +47,31 @@ def bench(
     workers = "1 worker" if found.num_workers == 1 else f"{found.num_workers} workers"
     say(console, f"{found.dataset}, batches of {found.batch_size:.4g}, {workers}")
     console.print(_table(found))
+    for name, why in found.failed.items():
+        if name != "dataporter":  # whose failure is the verdict
+            say(console, f"{name} failed: {why}")
     say(console, found.verdict, "bold")
+    if "dataporter" in found.failed:
+        raise typer.Exit(1)
 
 
 def _table(found: Comparison) -> Table:
     table = Table("loader", box=SIMPLE, show_edge=False)
-    for heading in ("samples/s", "to torch", "of limit"):
+    for heading in ("samples/s", "to torch", "spread", "of limit"):
         table.add_column(heading, justify="right")
     for name, version in found.versions.items():
         if name in found.failed:
             table.add_row(f"{name} {version}", "failed")
             continue
-        ratio = found.to_torch(name)
+        ratio, spread = found.to_torch(name), found.spread(name)
         table.add_row(
             f"{name} {version}",
             f"{found.speeds[name]:,.0f}",
             "" if ratio is None else f"{ratio:.2f}x",
+            "" if spread is None or name == "torch" else f"{spread[0]:.2f}x to {spread[1]:.2f}x",
             f"{100 * found.of_limit(name):.0f} %",
         )
-    table.add_row("limit", f"{found.limit:,.0f}", "", "100 %")
+    for name in found.absent:
+        table.add_row(name, "not installed")
+    table.add_row("limit", f"{found.limit:,.0f}", "", "", "100 %")
     return table
