@@ -119,7 +119,7 @@ def _check(lanes: Lanes) -> None:
         raise ValueError(msg)
     if lanes.has_worker_info not in (None, False, True):
         msg = f"has_worker_info is {lanes.has_worker_info!r}"
-        raise ValueError(msg)
+        raise TypeError(msg)
     for lane, state in lanes.each.items():
         if not 0 <= state.at <= state.batches:
             msg = f"lane {lane} was delivered up to {state.batches}, with a state of {state.at}"

@@ -101,7 +101,6 @@ def test_all_states_on_as_many_ranks_leave_each_where_it_was():
     for steps, loader in enumerate(loaders, start=1):
         take(loader, steps)
     states = [loader.state_dict() for loader in loaders]
-    # A pass that was broken off is gone on with by its state alone.
     alone = on_told_ranks(3)
     together = on_told_ranks(3)
     for state, one, other in zip(states, alone, together, strict=True):
