@@ -269,7 +269,7 @@ class PositionDroppedWarning(DataPorterWarning):
 
 
 class PredicateWarning(DataPorterWarning):
-    """Another predicate was evaluated under the same name, over the same data."""
+    """Another predicate had this name, or code may change unseen, so results are not kept."""
 
 
 class ShardWarning(DataPorterWarning):

@@ -1,6 +1,7 @@
-"""Hashes of code: equal for what does the same, different after an edit."""
+"""Hashes of code: equal for what does the same; after an edit another one, or none."""
 
 import functools
+import importlib
 import math
 import re
 import subprocess
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dataporter.views.code_hash import code_hash
+from dataporter.views.code_hash import UnknownCodeError, code_hash
 
 LIMIT = 5
 
@@ -20,6 +21,13 @@ def made(source, **names):
     space = {"__name__": "somewhere", **names}
     exec(source, space)  # noqa: S102  the subject of these tests
     return space["f"]
+
+
+def hash_or_nothing(function):
+    try:
+        return code_hash(function)
+    except UnknownCodeError:
+        return None
 
 
 def closed_over(value):
@@ -37,6 +45,20 @@ class Longer:
         return len(sample) > self.least
 
 
+SLOTS = """class C:
+    __slots__ = ("n",)
+    def __init__(self, n): self.n = n
+    def __call__(self, a): return a > self.n"""
+FIELDS = """from dataclasses import dataclass
+@dataclass
+class C:
+    n: int
+    def __call__(self, a): return a > self.n"""
+WRAPPED = """import functools
+def wrapped(g):
+    @functools.wraps(g)
+    def h(a): return g(a)
+    return h"""
 SAME = {
     "names of locals": ("def f(a): return len(a) > 3", "def f(text): return len(text) > 3"),
     "lines and comments": ("def f(a): return a > 3", "\n\ndef f(a):\n    # why\n    return a > 3"),
@@ -64,6 +86,83 @@ EDITED = {
         "class C:\n  n = 3\ndef f(a): return a > C.n",
         "class C:\n  n = 4\ndef f(a): return a > C.n",
     ),
+    "a static method": (
+        "class C:\n  @staticmethod\n  def g(a): return a > 3\ndef f(a): return C.g(a)",
+        "class C:\n  @staticmethod\n  def g(a): return a > 4\ndef f(a): return C.g(a)",
+    ),
+    "a class method": (
+        "class C:\n  @classmethod\n  def g(c, a): return a > 3\ndef f(a): return C.g(a)",
+        "class C:\n  @classmethod\n  def g(c, a): return a > 4\ndef f(a): return C.g(a)",
+    ),
+    "a property": (
+        "class C:\n  @property\n  def n(self): return 3\ndef f(a): return a > C().n",
+        "class C:\n  @property\n  def n(self): return 4\ndef f(a): return a > C().n",
+    ),
+    "what is called by inheritance": (
+        "class B:\n  def __call__(self, a): return a > 3\nclass C(B): pass\nf = C()",
+        "class B:\n  def __call__(self, a): return a > 4\nclass C(B): pass\nf = C()",
+    ),
+    "a metaclass": (
+        "class M(type):\n  n = 3\nclass C(metaclass=M): pass\ndef f(a): return a > C.n",
+        "class M(type):\n  n = 4\nclass C(metaclass=M): pass\ndef f(a): return a > C.n",
+    ),
+    "a slot": (
+        f"{SLOTS}\nf = C(3)",
+        f"{SLOTS}\nf = C(4)",
+    ),
+    "a field of a dataclass": (f"{FIELDS}\nf = C(3)", f"{FIELDS}\nf = C(4)"),
+    "a field of a dataclass with slots": (
+        f"{FIELDS.replace('@dataclass', '@dataclass(slots=True, frozen=True)')}\nf = C(3)",
+        f"{FIELDS.replace('@dataclass', '@dataclass(slots=True, frozen=True)')}\nf = C(4)",
+    ),
+    "a method of a dataclass": (
+        f"{FIELDS}\nf = C(3)",
+        f"{FIELDS.replace('>', '>=')}\nf = C(3)",
+    ),
+    "a list of a class": (
+        "class C:\n  n = [3]\ndef f(a): return a > C.n[0]",
+        "class C:\n  n = [4]\ndef f(a): return a > C.n[0]",
+    ),
+    "a function in a table": (
+        "T = {'g': lambda a: a > 3}\ndef f(a): return T['g'](a)",
+        "T = {'g': lambda a: a > 4}\ndef f(a): return T['g'](a)",
+    ),
+    "a function's own attribute": (
+        "def f(a): return a > f.n\nf.n = 3",
+        "def f(a): return a > f.n\nf.n = 4",
+    ),
+    "a decorated function": (
+        f"{WRAPPED}\n@wrapped\ndef f(a): return a > 3",
+        f"{WRAPPED}\n@wrapped\ndef f(a): return a > 4",
+    ),
+    "a function that has the name of an installed one": (
+        "import functools, operator\n@functools.wraps(operator.gt)\ndef f(a, b=3): return a > b",
+        "import functools, operator\n@functools.wraps(operator.gt)\ndef f(a, b=3): return a >= b",
+    ),
+    "a method that an object keeps": (
+        "class C:\n  def g(self, a): return a > 3\nm = C().g\ndef f(a): return m(a)",
+        "class C:\n  def g(self, a): return a > 4\nm = C().g\ndef f(a): return m(a)",
+    ),
+    "an object in an object": (
+        "class C: pass\nc = C()\nc.d = C()\nc.d.n = [3]\ndef f(a): return a > c.d.n[0]",
+        "class C: pass\nc = C()\nc.d = C()\nc.d.n = [4]\ndef f(a): return a > c.d.n[0]",
+    ),
+    "a dict with a default": (
+        "import collections\nd = collections.defaultdict(lambda: 3)\ndef f(a): return a > d[a]",
+        "import collections\nd = collections.defaultdict(lambda: 4)\ndef f(a): return a > d[a]",
+    ),
+    "a subclass of list": (
+        "class L(list): pass\nn = L([3])\ndef f(a): return a > n[0]",
+        "class L(list): pass\nn = L([4])\ndef f(a): return a > n[0]",
+    ),
+    "a member of an enum": (
+        "import enum\nclass E(enum.Enum):\n  A = 3\ndef f(a): return a > E.A.value",
+        "import enum\nclass E(enum.Enum):\n  A = 4\ndef f(a): return a > E.A.value",
+    ),
+    "a named tuple": (
+        "import collections\nn = collections.namedtuple('N', 'x')(3)\ndef f(a): return a > n.x",
+        "import collections\nn = collections.namedtuple('N', 'x')(4)\ndef f(a): return a > n.x",
+    ),
     "a type of constant": ("def f(a): return a == 1", "def f(a): return a == True"),
 }
 
@@ -78,6 +177,97 @@ def test_the_hash_is_the_same_for_other(what):
 def test_the_hash_notices_a_change_of(what):
     one, other = map(made, EDITED[what])
     assert code_hash(one) != code_hash(other)
+
+
+# Changes of these cannot be seen, whatever they do: there is no hash.
+UNKNOWN = {
+    "a cache": "import functools\n@functools.lru_cache\ndef g(a): return a\ndef f(a): return g(a)",
+    "a dispatcher": (
+        "import functools\n@functools.singledispatch\ndef g(a): return a\ndef f(a): return g(a)"
+    ),
+    "a file": "def f(a): return a in open('words').read()",
+    "the environment": "import os\ndef f(a): return a in os.environ",
+    "code made from text": "def f(a): return eval('a > 3')",
+    "all globals": "def f(a): return globals()['g'](a)",
+    "an import": "def f(a):\n  from helpers import g\n  return g(a)",
+    "an import by its name": "import importlib\ndef f(a): return importlib.import_module('x').g(a)",
+    "a generator": "n = (i for i in [3])\ndef f(a): return a > next(n)",
+    "a lock": "import threading\nlock = threading.Lock()\ndef f(a):\n  with lock: return a > 3",
+    "an object that pickles itself": (
+        "class C:\n  n = 3\n  def __reduce__(self): return C, ()\n"
+        "c = C()\ndef f(a): return a > c.n"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_there_is_no_hash_of_code_that_uses(what):
+    with pytest.raises(UnknownCodeError, match="it uses .*, whose changes cannot be seen"):
+        code_hash(made(UNKNOWN[what]))
+
+
+HELPERS = """
+{imports}
+def g(a): return a > {number}
+class C:
+    @staticmethod
+    def g(a): return a > {number}
+"""
+USES = {
+    "a function of a module": "import helpers\ndef f(a): return helpers.g(a)",
+    "a class of a module": "import helpers\ndef f(a): return helpers.C.g(a)",
+    "a function by its own name": "from helpers import g\ndef f(a): return g(a)",
+    "a module that is passed on": (
+        "import helpers\ndef h(m, a): return m.g(a)\ndef f(a): return h(helpers, a)"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", USES)
+def test_a_change_in_another_file_is_noticed_by_the_use_of(what, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    hashes = []
+    for number in (3, 14):
+        (tmp_path / "helpers.py").write_text(HELPERS.format(imports="", number=number))
+        monkeypatch.delitem(sys.modules, "helpers", raising=False)
+        importlib.invalidate_caches()
+        hashes.append(hash_or_nothing(made(USES[what])))
+    assert hashes[0] != hashes[1] or hashes[0] is None
+    assert (hashes[0] is None) is (what == "a module that is passed on")
+
+
+def test_the_reason_names_the_way_to_what_is_unknown():
+    source = "import threading\nclass C: pass\nc = C()\nc.lock = threading.Lock()"
+    with pytest.raises(UnknownCodeError, match=r"it uses .* lock \(by g\.c\)"):
+        code_hash(made(f"{source}\ndef g(a): return c\ndef f(a): return g(a)"))
+
+
+def test_installed_packages_count_by_name_and_version():
+    def f(a):
+        return np.sum(a) + math.pi > torch.relu(a) and re.match("a", a)
+
+    assert code_hash(f) == code_hash(f)
+    assert code_hash(np.add, np.float32, torch.float32) == code_hash(
+        np.add, np.float32, torch.float32
+    )
+
+
+def test_a_dataset_may_read_files_and_hold_much():
+    class Data:
+        def __init__(self, values, least):
+            self.values, self.least = values, least
+
+        def __getitem__(self, index):
+            return open(self.values[index]).read()  # noqa: SIM115
+
+    many = np.arange(1 << 18)
+    others = many + 1
+    first = code_hash(Data(many, 3), is_data=True)
+    assert code_hash(Data(many.copy(), 3), is_data=True) == first
+    assert code_hash(Data(others, 3), is_data=True) != first
+    assert code_hash(Data(many, 4), is_data=True) != first
+    with pytest.raises(UnknownCodeError, match="open"):
+        code_hash(Data(many, 3))
 
 
 VALUES = [

@@ -17,7 +17,8 @@ class Named(list):
 
 @pytest.fixture
 def lengths():
-    return Counted(Named(["a", "bbb", "", "cc"]), lambda index, sample: len(sample), "letters")
+    letters = Named(["a", "bbb", "", "cc"])
+    return Counted(letters, lambda index, sample: len(sample), "letters", "these letters")
 
 
 def test_numbers_are_on_the_disk_before_their_file_has_its_name(lengths, tmp_path, monkeypatch):

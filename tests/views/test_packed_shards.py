@@ -226,7 +226,7 @@ def test_a_count_that_stops_goes_on_where_it_was(corpus_folder, tmp_path):
             raise OSError("gone")
         return len(sample["tokens"])
 
-    what = Watched(corpus, failing, "test")
+    what = Watched(corpus, failing, "test", "corpus")
     Watched.counted.clear()
     with pytest.raises(OSError, match="gone"):
         what.open([tmp_path], num_workers=0)
@@ -258,7 +258,7 @@ def counted_past(folder: Path, gate: Path, sums) -> None:
             until(gate.exists, seconds=100)
         return len(sample["tokens"])
 
-    counted = Counted(ShardedDataset(folder), length_of, "slow")
+    counted = Counted(ShardedDataset(folder), length_of, "slow", "corpus")
     sums.put(int(counted.open([gate.parent / "counts"], num_workers=0).sum()))
 
 

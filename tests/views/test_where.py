@@ -1,13 +1,20 @@
 """Filters, compared with a list that is filtered by hand."""
 
+import functools
+import io
 import itertools
 import json
 import logging
 import pickle
+import tarfile
+import warnings
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from datasets import Dataset, load_from_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Ids, flat
@@ -21,6 +28,7 @@ from dataporter.errors import (
     PredicateError,
     PredicateWarning,
     ShardCacheError,
+    ShardWarning,
     StateMismatchError,
 )
 from dataporter.law import Plan, ShuffledOrder, Topology
@@ -237,7 +245,8 @@ def test_workers_evaluate_what_one_process_does(workers, tmp_path):
 
 
 def test_another_predicate_under_a_name_is_noticed_and_evaluated_anew(tmp_path):
-    data = Counted(100)
+    data = Ids(100)
+    data.fingerprint = lambda: "ids"
     where(data, lambda n: n < 10, "low", folder=tmp_path, num_workers=0)
     with pytest.warns(PredicateWarning, match="keeps 10 of 100 samples") as caught:
         other = where(data, lambda n: n < 20, "low", folder=tmp_path, num_workers=0)
@@ -309,20 +318,170 @@ def test_verdicts_and_counts_of_data_that_has_no_name_are_not_taken_over():
 
 
 def test_parts_of_data_that_has_a_name_have_names(tmp_path):
-    for number, data in enumerate(
+    for number, make in enumerate(
         [
-            Subset(Counted(100), range(50)),
-            Subset(Counted(100), [*range(49), 50]),
-            ConcatDataset([Counted(20), Counted(30, "other")]),
+            lambda: Subset(Counted(100), range(50)),
+            lambda: Subset(Counted(100), [*range(49), 50]),
+            lambda: ConcatDataset([Counted(20), Counted(30, "other")]),
         ],
         start=1,
     ):
         for _ in range(2):
-            where(data, lambda n: n % 2 == 0, "even", folder=tmp_path, num_workers=0)
+            where(make(), lambda n: n % 2 == 0, "even", folder=tmp_path, num_workers=0)
             assert len(list(tmp_path.glob("*.bits"))) == number
     unnamed = ConcatDataset([Counted(20), range(30)])
     with pytest.raises(OptionError, match="nothing surely tells this data"):
         where(unnamed, lambda n: True, "all", folder=tmp_path, num_workers=0)
+
+
+# Verdicts on what is not there any more
+
+
+def write_arrow(path, numbers):
+    table = pa.table({"id": numbers})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def write_parquet(path, numbers):
+    # The same least and greatest values, in pages of the same size.
+    pq.write_table(pa.table({"id": numbers}), path, use_dictionary=False, compression="none")
+
+
+def write_tar(path, numbers):
+    with tarfile.open(path, "w") as file:
+        for index, number in enumerate(numbers.tolist()):
+            data = f"{number:03}".encode()
+            member = tarfile.TarInfo(f"{index}.id")
+            member.size = len(data)
+            file.addfile(member, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("write", [write_arrow, write_parquet, write_tar])
+def test_files_written_again_at_the_same_size_are_evaluated_and_counted_again(tmp_path, write):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    path = folder / f"a.{write.__name__.partition('_')[2]}"
+    found, counts = [], []
+    for numbers in (np.arange(100), np.array([0, *np.arange(50, 99), *np.arange(50, 100)])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ShardWarning)  # one file that changed
+            write(path, numbers)
+            data = ShardedDataset(folder)
+        size = path.stat().st_size
+        view = data.where(is_low, "low", folder=tmp_path / "kept", num_workers=0)
+        found.append(len(view))
+        tokens = packed(data, 1, by="id", tokenizer=as_tokens, folder=tmp_path / "kept")
+        counts.append(tokens.num_tokens)
+        assert found[-1] == sum(is_low({"id": number}) for number in numbers)
+        assert counts[-1] == sum(len(as_tokens(number)) for number in numbers)
+    assert path.stat().st_size == size
+    assert found[0] != found[1]
+    assert counts[0] != counts[1]
+
+
+def is_low(row):
+    return int(row["id"]) < 50
+
+
+def as_tokens(number):
+    return [1] * (int(number) // 10)
+
+
+def doubled(row):
+    return {"id": row["id"] * 2}
+
+
+def tripled(row):
+    return {"id": row["id"] * 3}
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda data: data,
+        lambda data: Subset(data, range(1150)),
+        lambda data: ConcatDataset([data, data]),
+        lambda data: Subset(ConcatDataset([Subset(data, range(1150))]), range(1150)),
+        lambda data: where(data, lambda row: True, "all", num_workers=0),
+    ],
+)
+def test_another_transform_is_noticed_however_deep_it_lies(lines, tmp_path, wrapped):
+    def kept(transform):
+        data = wrapped(ShardedDataset(lines, transform=transform))
+        return len(where(data, is_low, "low", folder=tmp_path, num_workers=0))
+
+    assert kept(tripled) < kept(doubled)
+    assert kept(tripled) < kept(doubled)
+
+
+def test_other_columns_are_noticed(lines, tmp_path):
+    def kept(columns):
+        data = ShardedDataset(lines, columns=columns)
+        return len(where(data, lambda row: "even" in row, "x", folder=tmp_path, num_workers=0))
+
+    assert kept(["id", "even"]) == 1150
+    with pytest.raises(OptionError, match="keeps none of 1,150 samples"):
+        kept(["id"])
+
+
+def test_the_code_of_a_dataset_counts(tmp_path):
+    class Low(Counted):
+        def __getitem__(self, index):
+            return index
+
+    class High(Counted):
+        def __getitem__(self, index):
+            return index + 40
+
+    def kept(data):
+        return len(where(data, lambda n: n < 50, "low", folder=tmp_path, num_workers=0))
+
+    assert (kept(Low(100)), kept(High(100))) == (50, 10)
+
+
+def test_hugging_face_data_is_evaluated_again_with_another_transform_or_file(tmp_path):
+    table = Dataset.from_dict({"id": list(range(100))})
+    table.save_to_disk(str(tmp_path / "data"))
+    loaded = load_from_disk(str(tmp_path / "data"))
+
+    def kept(data):
+        return len(where(data, is_low, "low", folder=tmp_path / "kept", num_workers=0))
+
+    assert kept(loaded) == 50
+    loaded.set_transform(lambda rows: {"id": [2 * number for number in rows["id"]]})
+    assert kept(loaded) == 25
+    fingerprint = load_from_disk(str(tmp_path / "data"))._fingerprint
+    (path,) = (tmp_path / "data").glob("*.arrow")
+    size = path.stat().st_size
+    other = Dataset.from_dict({"id": list(range(100, 200))})
+    other._fingerprint = fingerprint
+    other.save_to_disk(str(tmp_path / "other"))
+    path.write_bytes(next((tmp_path / "other").glob("*.arrow")).read_bytes())
+    assert path.stat().st_size == size
+    with pytest.raises(OptionError, match="keeps none"):
+        kept(load_from_disk(str(tmp_path / "data")))
+
+
+def test_code_that_may_change_unseen_is_evaluated_each_time_unless_it_has_a_version(tmp_path):
+    @functools.lru_cache
+    def low(number):
+        return number < least
+
+    def kept(**options):
+        return len(where(Counted(100), lambda n: low(n), "low", folder=tmp_path, **options))
+
+    for least in (10, 20):
+        low.cache_clear()
+        with pytest.warns(PredicateWarning, match=r"uses a functools\._lru_cache_wrapper \(by low\)"):
+            assert kept(num_workers=0) == least
+    assert list(tmp_path.iterdir()) == []
+    for version in (1, 2, "three"):
+        low.cache_clear()
+        least = 30 if version == 1 else 40
+        assert kept(num_workers=0, version=version) == least
+        least = 0
+        assert kept(num_workers=0, version=version) == (30 if version == 1 else 40)
 
 
 def test_a_filter_of_a_filter_knows_the_transform(lines, tmp_path):
@@ -370,7 +529,7 @@ def test_a_predicate_that_raises_names_the_sample_and_what_was_evaluated_is_kept
 
 def test_a_predicate_that_fails_now_and_then_goes_on_where_it_was(tmp_path):
     class Moody:
-        """The same code and values, and another mood."""
+        """The same version in every mood."""
 
         __slots__ = ("fails",)
 
@@ -382,10 +541,10 @@ def test_a_predicate_that_fails_now_and_then_goes_on_where_it_was(tmp_path):
     moody = Moody()
     moody.fails = True
     with pytest.raises(PredicateError, match="sample 3000"):
-        where(Counted(5000), moody, "moody", folder=tmp_path, num_workers=0)
+        where(Counted(5000), moody, "moody", version=1, folder=tmp_path, num_workers=0)
     moody.fails = False
     data = Counted(5000)
-    view = where(data, moody, "moody", folder=tmp_path, num_workers=0)
+    view = where(data, moody, "moody", version=1, folder=tmp_path, num_workers=0)
     assert 2000 <= min(data.read) <= 3000
     assert [view[n] for n in range(len(view))] == list(range(0, 5000, 2))
 
@@ -416,6 +575,8 @@ def test_mistakes_are_named():
         where(range(3), "n > 1")
     with pytest.raises(OptionError, match="has no name of its own"):
         where(range(3), lambda n: True)
+    with pytest.raises(OptionTypeError, match="version must be a number or a text, found list"):
+        where(range(3), lambda n: True, "x", version=[1])
     with pytest.raises(OptionTypeError, match="name must be a text"):
         where(range(3), lambda n: True, name=3)
     with pytest.raises(OptionTypeError, match="has no length"):

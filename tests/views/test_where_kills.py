@@ -56,7 +56,7 @@ def threes(number):
 def _evaluate(log: Path, at_3000: str, workers: int) -> None:
     warnings.simplefilter("ignore", WorkerRestartWarning)
     os.environ |= {"LOG": str(log), "AT_3000": at_3000, "MAIN": str(os.getpid())}
-    view = where(Data(), threes, folder=log.parent / "verdicts", num_workers=workers)
+    view = where(Data(), threes, version=1, folder=log.parent / "verdicts", num_workers=workers)
     assert [view[n] for n in range(len(view))] == EXPECTED
 
 

@@ -63,14 +63,20 @@ def is_shared(folder: Path) -> bool:
     return not folder.name.startswith(_ALONE)
 
 
-def _key(index: Index, format_: Format) -> str:
-    """Name the decoded blocks of a dataset: the same name, the same bytes."""
+def name_of_contents(index: Index, format_: Format) -> str:
+    """Name the samples of files as they are read: the same name, the same samples."""
     identity = f"{index.fingerprint} {format_.name} {format_.options}"
     digest = hashlib.blake2b(identity.encode(), digest_size=16)
-    # A fingerprint looks at some of the contents only: a file written again is decoded again.
+    # A fingerprint looks at some of the contents only: a file written again is read again.
     digest.update(index.sizes.tobytes() + json.dumps(list(index.versions)).encode())
+    return digest.hexdigest()
+
+
+def _key(index: Index, format_: Format) -> str:
+    """Name the folder of decoded blocks."""
+    name = name_of_contents(index, format_)
     # Elsewhere parts of files are kept too, so the table has other entries.
-    return digest.hexdigest() if index.is_local else f"{digest.hexdigest()}-stored"
+    return name if index.is_local else f"{name}-stored"
 
 
 def _has_locks(folder: Path) -> bool:

@@ -168,6 +168,15 @@ class ShardedDataset:
         """Return the hash of the index: the same for the same files, wherever they lie."""
         return self.index.fingerprint
 
+    def made_from(self) -> tuple[str, tuple[Any, ...]]:
+        """Return a name of the data, by size and time of all files, and what makes samples of it.
+
+        Results on the samples are kept under it.
+        """
+        own = ("index", "_porter", "_reader")  # others are the transform, and those of subclasses
+        makes_samples = {name: each for name, each in vars(self).items() if name not in own}
+        return self._reader.name_of_contents(), (type(self), makes_samples)
+
     def stats(self) -> dict[str, int]:
         """Return counters of this rank's porter since it started; none if there is no porter.
 

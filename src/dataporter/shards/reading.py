@@ -25,6 +25,7 @@ from dataporter.errors import (
     ShardFormatError,
 )
 from dataporter.mapping import map_file
+from dataporter.shards.cache_folder import name_of_contents
 from dataporter.shards.changes import require_unchanged
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.index import Index
@@ -67,6 +68,10 @@ class Reader:
 
     def __reduce__(self) -> tuple[type[Reader], tuple[Any, ...]]:
         return Reader, (self._index, self._format, self._decoder)
+
+    def name_of_contents(self) -> str:
+        """Name the samples: the same name, the same samples."""
+        return name_of_contents(self._index, self._format)
 
     def sample(self, index: int) -> Sample:
         """Read one sample."""

@@ -1,176 +1,342 @@
-"""A hash of what a function does: equal for equal code, another one if the code was edited.
+"""A hash of all that a function can reach: equal hashes mean that it does the same.
 
-It covers bytecode, constants, defaults, the values of a closure and the globals that are used, as
-far as they are plain values. Functions of the same module count with their own code, those of
-other modules by name. Objects of other kinds count by their type: their contents may change
-unnoticed. Another version of Python makes other bytecode, and so another hash.
+There are two answers: a hash, or `UnknownCodeError`. Whatever is not listed here is unknown, so a
+kind that nobody has thought of leads to an evaluation too many, never to a stale result:
+
+- installed packages and the standard library: what is found there under its name counts by that
+  name and the package's version
+- functions of one's own: bytecode, constants, defaults, closure, attributes, and the globals that
+  they use; of modules the attributes that are read directly, as in `helpers.is_long(text)`
+- classes of one's own: all bases and all attributes
+- plain values, containers, arrays and tensors
+- other objects: what pickle makes of them, unless code of one's own decides that
+
+The outside is unknown too: files, the environment, other processes, code made from text. What an
+installed package reads of it by itself is not seen.
 """
 
 from __future__ import annotations
 
+import builtins
+import copyreg
 import dis
-import enum
 import functools
 import hashlib
-import re
+import importlib.metadata
+import os
+import platform
+import sys
+import types
 from collections.abc import Iterator
-from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from pathlib import Path
+from types import (
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-_PLAIN = (bool, int, float, complex, str, bytes, bytearray, range, slice, type(None), type(...))
-# Attributes of a class that are described, and of these the ones that say nothing of its code.
-_OF_CLASSES = (FunctionType, bool, int, float, complex, str, bytes, tuple, frozenset)
-_UNSAID = ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__")
-_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
+from dataporter.sources.fingerprint import dataset_fingerprint
+
+_PLAIN = (bool, int, float, complex, str, bytes, range, type(None), type(...), type(NotImplemented))
+# Attributes of a class that say nothing of its code.
+_NO_CODE = (
+    *("__dict__", "__weakref__", "__doc__", "__firstlineno__", "__static_attributes__"),
+    *("_abc_impl", "__slotnames__"),  # kept by issubclass and pickle
+)
+_PICKLED_BY = ("__reduce_ex__", "__reduce__", "__getstate__")
+_COMPILED = (MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType)
+# Types of the interpreter, most of which are not found under their own names.
+_OF_PYTHON = {kind for kind in vars(types).values() if isinstance(kind, type)}
+_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+# The ways out of what can be seen from here.
+_OUTSIDE_MODULES = ("importlib", "io", "os", "pathlib", "posix", "runpy", "subprocess", "sys")
+_DYNAMIC = ("__import__", "compile", "eval", "exec", "globals", "locals", "vars")
+_OUTSIDE = ("open", "input", "breakpoint")
+_SMALL = 1 << 20  # bytes of an array of a dataset that are all looked at
 
 
-def code_hash(function: Any) -> str:
-    """Hash the code of a callable, as 16 letters.
+class UnknownCodeError(Exception):
+    """Something that is reached may change unnoticed; the message names it."""
+
+
+def code_hash(*reached: Any, is_data: bool = False) -> str:
+    """Hash all that can be reached from objects, as 16 letters; raise if some of it is unknown.
 
     >>> code_hash(lambda text: len(text) > 100) == code_hash(lambda words: len(words) > 100)
     True
     >>> code_hash(lambda text: len(text) > 100) == code_hash(lambda text: len(text) > 200)
     False
+
+    - `is_data`: True for datasets that declare a fingerprint: it speaks for the files that they
+      read, and for large arrays, of which some values are looked at.
     """
-    digest = hashlib.blake2b(digest_size=8)
-    for part in _Described().of(function):
-        digest.update(part.encode(errors="surrogatepass"))
-        digest.update(b"\0")
-    return digest.hexdigest()
+    walk = _Walk(is_data=is_data)
+    try:
+        walk.add(f"{sys.implementation.name} {platform.python_version()}")
+        walk.add(reached)
+    except RecursionError as error:
+        msg = "it is nested too deeply"
+        raise UnknownCodeError(msg) from error
+    return walk.digest()
 
 
-class _Described:
-    """Describes values as text."""
+class _Walk:
+    """A walk over all that objects reach, which hashes what it meets."""
 
-    def __init__(self) -> None:
-        self._seen: dict[int, int] = {}  # functions and objects, which are described once
-        self._path: list[int] = []  # containers around what is described
-        self._module: str | None = None  # of the function that is described
+    def __init__(self, *, is_data: bool) -> None:
+        self._is_data = is_data
+        self._hash = hashlib.blake2b(digest_size=8)
+        # By identity; kept, since another object may have the identity of one that is gone.
+        self._seen: dict[int, tuple[int, Any]] = {}
+        self._way: list[str] = []  # names that led here
 
-    def of(self, value: Any) -> Iterator[str]:
-        text = _text_of(value)
-        if text is not None:
-            yield text
-        elif isinstance(value, CodeType):
-            yield from self._of_code(value)
-        elif isinstance(value, tuple | list | dict | set | frozenset):
-            yield from self._of_container(value)
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def add(self, value: Any) -> None:
+        if type(value) in _PLAIN:
+            self._say(type(value).__name__, value)
         elif id(value) in self._seen:
-            yield f"again {self._seen[id(value)]}"
+            self._say("again", self._seen[id(value)][0])
         else:
-            self._seen[id(value)] = len(self._seen)
-            yield from self._of_object(value)
+            self._seen[id(value)] = (len(self._seen), value)
+            self._add_new(value)
 
-    def _of_container(self, value: Any) -> Iterator[str]:
-        if id(value) in self._path:
-            yield f"around {len(self._path) - self._path.index(id(value))}"
-            return
-        self._path.append(id(value))
-        if isinstance(value, set | frozenset):
-            # Sorted: their own order depends on the process.
-            each = sorted(" ".join(_Described().of(part)) for part in value)
-            yield from self._all("set", *each)
-        elif isinstance(value, dict):
-            yield from self._all("dict", *(part for item in value.items() for part in item))
+    def _add_new(self, value: Any) -> None:  # noqa: C901, PLR0912  a table
+        kind = type(value)
+        if (name := self._installed(value)) is not None:
+            self._say("installed", name)
+        elif kind in (list, tuple):
+            self._all(kind.__name__, *value)
+        elif kind in (dict, MappingProxyType):
+            self._all("dict", *value.keys(), *value.values())
+        elif kind in (set, frozenset):
+            self._all("set", *sorted(map(self._alone, value)))
+        elif kind is CodeType:
+            self._code(value)
+        elif kind is FunctionType:
+            self._function(value)
+        elif kind is MethodType:
+            self._all("method", value.__func__, value.__self__)
+        elif kind in (staticmethod, classmethod):
+            self._all(kind.__name__, value.__func__)
+        elif kind is property:
+            self._all("property", value.fget, value.fset, value.fdel)
+        elif kind is MemberDescriptorType:
+            self._say("slot", value.__name__)
+        elif kind is type and value in _OF_PYTHON:
+            self._say("of Python", value.__name__)
+        elif issubclass(kind, type):
+            self._class(value)
+        elif kind in (np.ndarray, np.memmap) and not value.dtype.hasobject:
+            self._array(value)
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value)
+        elif kind is ModuleType:
+            self._unknown(f"the module {value.__name__}")
         else:
-            yield from self._all(type(value).__name__, *value)
-        self._path.pop()
+            self._object(value)
 
-    def _of_object(self, value: Any) -> Iterator[str]:
-        if isinstance(value, FunctionType):
-            if self._is_here(value.__module__):
-                yield from self._of_function(value)
-            else:
-                yield f"function {_name(value)}"
-        elif isinstance(value, MethodType):
-            yield from self._all("method", value.__func__, value.__self__)
-        elif isinstance(value, functools.partial):
-            yield from self._all("partial", value.func, value.args, value.keywords)
-        elif isinstance(value, type):
-            yield f"type {_name(value)}"
-            if self._is_here(value.__module__):
-                yield from self._of_attributes(value)
-        else:
-            yield "object"
-            yield from self.of(type(value))
-            if self._is_here(type(value).__module__):
-                yield from self._of_attributes(value)
-
-    def _of_function(self, function: FunctionType) -> Iterator[str]:
-        parts = (function.__code__, function.__defaults__, function.__kwdefaults__)
-        yield from self._all("function", *parts)
-        for cell in function.__closure__ or ():
-            try:
-                yield from self.of(cell.cell_contents)
-            except ValueError:  # not filled yet
-                yield "empty"
-        for name in sorted(_globals_of(function.__code__)):
-            if name in function.__globals__:
-                yield from self._all(f"global {name}", function.__globals__[name])
-
-    def _of_code(self, code: CodeType) -> Iterator[str]:
-        yield code.co_code.hex()
-        yield getattr(code, "co_exceptiontable", b"").hex()  # from Python 3.11 on
-        yield f"{code.co_argcount} {code.co_kwonlyargcount} {code.co_flags} {code.co_names}"
-        yield from self._all("constants", *code.co_consts)
-
-    def _of_attributes(self, value: Any) -> Iterator[str]:
-        """Describe attributes: of a class, those that are functions or plain values."""
-        for name, part in sorted(getattr(value, "__dict__", {}).items()):
-            is_plain = isinstance(part, _OF_CLASSES) and name not in _UNSAID
-            if not isinstance(value, type) or is_plain:
-                yield from self._all(f"attribute {name}", part)
-
-    def _is_here(self, module: str) -> bool:
-        """Return True in the module of the function; the first one decides."""
-        self._module = self._module or module
-        return module == self._module
-
-    def _all(self, what: str, *values: Any) -> Iterator[str]:
-        yield f"{what} {len(values)}"
+    def _all(self, what: str, *values: Any) -> None:
+        self._say(what, len(values))
         for value in values:
-            yield from self.of(value)
+            self.add(value)
+
+    def _named(self, name: str, value: Any) -> None:
+        self._say("named", name)
+        self._way.append(name)
+        self.add(value)
+        self._way.pop()
+
+    def _say(self, what: str, value: Any) -> None:
+        data = value if isinstance(value, bytes) else repr(value).encode()
+        self._hash.update(f"{what} {len(data)} ".encode() + data)
+
+    def _alone(self, value: Any) -> str:
+        """Hash a member of a set by itself: the order of a set depends on the process."""
+        walk = _Walk(is_data=self._is_data)
+        walk.add(value)
+        return walk.digest()
+
+    def _unknown(self, what: str) -> NoReturn:
+        way = f" (by {'.'.join(self._way)})" if self._way else ""
+        msg = f"it uses {what}{way}, whose changes cannot be seen"
+        raise UnknownCodeError(msg)
+
+    # Installed packages
+
+    def _installed(self, value: Any) -> str | None:
+        """Name what is found under its name in an installed package; None for others."""
+        if type(value) is ModuleType:
+            module, name = value.__name__, ""
+        else:
+            module, name = _own_name(value)
+            if not name or _found(module, name) is not value:
+                return None
+        release = _release(module)
+        if release is None:
+            return None
+        package = module.partition(".")[0].lstrip("_")
+        if name in _DYNAMIC and package == "builtins":
+            self._unknown(f"{name}()")
+        if not self._is_data and (package in _OUTSIDE_MODULES or name in _OUTSIDE):
+            self._unknown(f"{module}.{name}" if name else f"the module {module}")
+        return f"{module}.{name} {release}"
+
+    # Code
+
+    def _function(self, function: FunctionType) -> None:
+        kept = (function.__defaults__, function.__kwdefaults__, function.__dict__)
+        self._all("function", function.__code__, *kept)
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            try:
+                self._named(name, cell.cell_contents)
+            except ValueError:  # not filled yet
+                self._say("cell", "empty")
+        for names in sorted(set(_globals_of(function.__code__))):
+            self._global(function.__globals__, names)
+
+    def _global(self, space: dict[str, Any], names: tuple[str, ...]) -> None:
+        """Add a global, or of a module the attribute that is read of it."""
+        name, *attributes = names
+        missing = object()
+        value = space.get(name, getattr(builtins, name, missing))
+        while attributes and type(value) is ModuleType:
+            inner = getattr(value, attributes[0], missing)
+            if type(inner) is not ModuleType and _release(value.__name__) is not None:
+                break
+            value, name = inner, f"{name}.{attributes.pop(0)}"
+        if value is missing:
+            self._say("no global", name)
+        else:
+            self._named(name, value)
+
+    def _code(self, code: CodeType) -> None:
+        self._say("code", code.co_code)
+        self._say("exceptions", getattr(code, "co_exceptiontable", b""))  # from Python 3.11 on
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        self._all("code", *counts, code.co_names, *code.co_consts)
+        for each in dis.get_instructions(code):
+            if each.opname == "IMPORT_NAME" and _release(each.argval) is None:
+                self._unknown(f"an import of {each.argval or 'a module beside it'} in a function")
+
+    def _class(self, cls: type) -> None:
+        self._all("class", cls.__qualname__, type(cls), *cls.__bases__)
+        for name, value in sorted(vars(cls).items()):
+            if name in _NO_CODE:
+                continue
+            if isinstance(value, _COMPILED) and value.__objclass__ is cls:
+                self._unknown(f"the compiled class {cls.__qualname__}")
+            self._named(name, value)
+
+    # Values
+
+    def _array(self, array: Any) -> None:
+        self._all("array", array.dtype, array.shape)
+        if self._is_data and array.nbytes > _SMALL:
+            self._say("values", dataset_fingerprint(np.asarray(array)))
+        else:
+            self._say("values", np.ascontiguousarray(array).tobytes())
+
+    def _tensor(self, tensor: torch.Tensor) -> None:
+        is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
+        if not is_plain or not tensor.is_cpu:
+            self._unknown(f"a tensor on {tensor.device} of layout {tensor.layout}")
+        self._all("tensor", type(tensor), str(tensor.dtype), tuple(tensor.shape))
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        self._array(plain.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+    def _object(self, value: Any) -> None:
+        kind = type(value)
+        self._all("object", kind)
+        ways = [copyreg.dispatch_table.get(kind)]
+        ways += [getattr(kind, name, None) for name in _PICKLED_BY]
+        if any(type(way) is FunctionType and self._installed(way) is None for way in ways):
+            self._unknown(f"a {_shown(kind)}, which says itself how it is pickled,")
+        try:
+            reduced = value.__reduce_ex__(4) if ways[0] is None else ways[0](value)
+        except RecursionError:
+            raise
+        except Exception:  # noqa: BLE001  whatever its class raises
+            self._unknown(f"a {_shown(kind)}")
+        if isinstance(reduced, str):  # the name of a global
+            module = getattr(value, "__module__", None) or kind.__module__
+            if _release(module) is None or _found(module, reduced) is not value:
+                self._unknown(f"a {_shown(kind)}")
+            self._say("installed", f"{module}.{reduced} {_release(module)}")
+        else:
+            make, args, state, items, pairs, *rest = (*reduced, None, None, None)
+            self._all("pickled", make, args, state, list(items or ()), list(pairs or ()), *rest)
 
 
-def _text_of(value: Any) -> str | None:
-    """Describe a value that is made of no other; None for others."""
-    if isinstance(value, enum.Enum):
-        return f"{_name(type(value))}.{value.name}"
-    if isinstance(value, _PLAIN):
-        return f"{type(value).__name__} {value!r}"
-    if isinstance(value, np.generic):
-        return f"{value.dtype} {value.item()!r}"
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return f"array {value.shape} {value.dtype.str} {_bytes_hash(value)}"
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.is_cpu:
-        words = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-        return f"tensor {tuple(value.shape)} {value.dtype} {_bytes_hash(words)}"
-    if isinstance(value, re.Pattern):
-        return f"pattern {value.pattern!r} {value.flags}"
-    if isinstance(value, PurePath):
-        return f"path {value}"
-    if isinstance(value, ModuleType | BuiltinFunctionType):
-        return f"{type(value).__name__} {_name(value)}"
-    return None
+def _shown(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _globals_of(code: CodeType) -> set[str]:
-    """Return the names of the globals that code uses, with the functions that it makes."""
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS}
+def _own_name(value: Any) -> tuple[str, str]:
+    """Return the module and name that an object has; empty if it has none."""
+    module = getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", None)
+    is_named = isinstance(module, str) and isinstance(name, str)
+    return (module, name) if is_named else ("", "")  # type: ignore[return-value]
+
+
+def _found(module: str, name: str) -> Any:
+    """Return the object of this name in a module; None if there is none."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+@functools.cache
+def _release(module: str) -> str | None:
+    """Return the version of the installed package that a module belongs to; None for one's own."""
+    package = module.partition(".")[0]
+    if package == "dataporter":
+        return sys.modules[package].__version__  # type: ignore[no-any-return]
+    loaded = sys.modules.get(module) or sys.modules.get(package)
+    if loaded is None or package == "__main__":
+        return None
+    file = getattr(loaded, "__file__", None)
+    folders = () if file is None else Path(file).parts
+    if not {"site-packages", "dist-packages"} & {*folders}:
+        is_standard = package in sys.stdlib_module_names and (
+            file is None or Path(file).is_relative_to(Path(os.__file__).parent)
+        )
+        return "of Python" if is_standard else None
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        names = importlib.metadata.packages_distributions().get(package)
+        return names and ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+
+
+def _globals_of(code: CodeType) -> Iterator[tuple[str, ...]]:
+    """Yield the globals that code uses, each with the attributes that are read of it at once."""
+    names: tuple[str, ...] = ()
+    for each in dis.get_instructions(code):
+        if names and each.opname in _ATTRIBUTES:
+            names += (each.argval,)
+            continue
+        if names:
+            yield names
+        names = (each.argval,) if each.opname in _GLOBALS else ()
+    if names:
+        yield names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= _globals_of(constant)
-    return names
-
-
-def _name(value: Any) -> str:
-    names = (getattr(value, name, None) for name in ("__module__", "__qualname__", "__name__"))
-    return ".".join(str(name) for name in names if name is not None)
-
-
-def _bytes_hash(array: Any) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
+            yield from _globals_of(constant)

@@ -23,7 +23,7 @@ from dataporter.cores import usable_cores
 from dataporter.errors import LeftOutError, OptionError
 from dataporter.shards.index_places import user_folder
 from dataporter.views.once import Look, in_order
-from dataporter.views.parts import name_of, read
+from dataporter.views.parts import read
 
 try:
     import fcntl
@@ -39,23 +39,28 @@ _log = logging.getLogger(__name__)
 
 
 class Counted(NamedTuple):
-    """A number for each sample of `data`, by a function that has a name."""
+    """A number for each sample of `data`, by a function that has a name.
+
+    `made_from` names all that the numbers are made from: they are kept by it, or not at all.
+    """
 
     data: Any
     number_of: Callable[[int, Any], int]  # index, sample
     name: str
+    made_from: str | None
 
     def open(
         self, folders: Sequence[Path] = (), *, num_workers: int | None = None
     ) -> NDArray[np.int32]:
         """Return the numbers, and count them first unless a file has them.
 
-        They are kept in the first folder that can be written to; without a folder, or if the data
-        has no fingerprint, nowhere.
+        They are kept in the first folder that can be written to; without a folder, or if it is not
+        known what they are made from, nowhere.
         """
-        digest = self._digest()
-        if digest is None or not folders:
+        if self.made_from is None or not folders:
             return np.concatenate([np.zeros(0, np.int32), *self.evaluate(0, num_workers)])
+        named = json.dumps([self.made_from, len(self.data), self.name])
+        digest = hashlib.blake2b(named.encode(errors="surrogatepass"), digest_size=12).hexdigest()
         paths = [folder / f"counted-{digest}.int32" for folder in folders]
         for path in paths:
             if path.is_file():
@@ -129,14 +134,6 @@ class Counted(NamedTuple):
             )
             raise OptionError(msg)
         return numbers
-
-    def _digest(self) -> str | None:
-        """Name the numbers of this data; None if the data has no name."""
-        fingerprint = name_of(self.data)
-        if fingerprint is None:
-            return None
-        named = json.dumps([fingerprint, len(self.data), self.name])
-        return hashlib.blake2b(named.encode(), digest_size=12).hexdigest()
 
 
 def places_of(data: Any, folder: Path | None) -> list[Path]:

@@ -14,16 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.arguments import check_flag, check_int
-from dataporter.errors import LeftOutError, OptionError, OptionTypeError
+from dataporter.errors import LeftOutError, OptionError, OptionTypeError, PredicateWarning
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
 from dataporter.law.explanation import counted
 from dataporter.shards.index_places import user_folder
 from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
+from dataporter.user_warnings import warn_user
 from dataporter.views.bitmap import Bitmap
-from dataporter.views.code_hash import code_hash
+from dataporter.views.code_hash import UnknownCodeError, code_hash
 from dataporter.views.judging import Judged, Predicate, kept_samples
-from dataporter.views.parts import Asked, index_space, name_of, order_of, read
+from dataporter.views.parts import (
+    Asked,
+    Evidence,
+    evidence_of,
+    index_space,
+    joined_evidence,
+    order_of,
+    read,
+)
 from dataporter.views.told_order import ToldOrder
 from dataporter.views.verdicts import Place, digest_of
 
@@ -55,6 +64,7 @@ def where(
     predicate: Predicate,
     name: str | None = None,
     *,
+    version: str | int | None = None,
     lazy: bool = False,
     folder: str | PathLike[str] | None = None,
     num_workers: int | None = None,
@@ -62,14 +72,17 @@ def where(
     """Return the samples of a dataset for which `predicate(sample)` is True.
 
     The predicate is evaluated once for all samples, by several processes. A run that is killed goes
-    on where it was. The verdicts are kept by the data's fingerprint, the name and a hash of the
-    predicate's code. Data that declares no fingerprint is evaluated each time.
+    on where it was. The verdicts are kept by the data (its fingerprint, with size and time of its
+    files), the name and all code that can change them. Where some of that cannot be known, the
+    predicate is evaluated each time.
 
     >>> threes = where(range(100), lambda number: number % 3 == 0, name="threes", num_workers=0)
     >>> len(threes), threes[5]
     (34, 15)
 
     - `name`: a name for the predicate; by default that of the function.
+    - `version`: a number or text that stands for all code that the predicate and the data use.
+      Pass another one whenever that changes. By default the code itself is looked at.
     - `lazy`: True evaluates nothing ahead. The view has all samples; those that do not pass are
       left out of their batches, which are shorter then. Positions count as if they were there.
     - `folder`: a folder for the verdicts, by default one in the user's cache folder.
@@ -80,6 +93,9 @@ def where(
     check_int("num_workers", num_workers, least=0, optional=True)
     if folder is not None and not isinstance(folder, str | PathLike):
         msg = f"folder must be a folder, found {type(folder).__name__} {folder!r}."
+        raise OptionTypeError(msg)
+    if version is not None and (isinstance(version, bool) or not isinstance(version, str | int)):
+        msg = f"version must be a number or a text, found {type(version).__name__} {version!r}."
         raise OptionTypeError(msg)
     length = _length(data)
     if lazy:
@@ -94,7 +110,7 @@ def where(
         msg = f"the data has no samples, so the filter {name!r} keeps none."
         raise OptionError(msg)
     fingerprint = dataset_fingerprint(data)
-    place = _place(data, predicate, name, None if folder is None else Path(folder))
+    place = _place(data, predicate, name, version, None if folder is None else Path(folder))
     kept = kept_samples(data, predicate, name, place=place, workers=num_workers)
     if len(kept) == 0:
         msg = (
@@ -152,15 +168,10 @@ class Filtered:
         verdicts = digest_of(self._kept.bits)
         return ", ".join(filter(None, [self._of, f"where {self.name} {verdicts}"]))
 
-    @property
-    def is_named(self) -> bool:
-        """True if the fingerprint names the data too, not only what is kept of it."""
-        return name_of(self.data) is not None
-
-    @property
-    def transform(self) -> Any:
-        """The function that makes samples of the data, if the data has one."""
-        return getattr(self.data, "transform", None)
+    def made_from(self) -> Evidence | None:
+        """Return what the samples are made from."""
+        verdicts = digest_of(self._kept.bits)
+        return joined_evidence([self.data], f"where {self.name} {verdicts}")
 
     def where(self, predicate: Predicate, name: str | None = None, **options: Any) -> Any:
         """Return those samples of this view that pass another predicate: see `views.where`."""
@@ -302,10 +313,12 @@ def _checked_index(index: SupportsIndex, length: int, space: int | None = None) 
     return number + length if number < 0 else number
 
 
-def _place(data: Any, predicate: Predicate, name: str, folder: Path | None) -> Place | None:
-    """Return the place of the verdicts; None if nothing tells this data from other data."""
-    fingerprint = name_of(data)
-    if fingerprint is None:
+def _place(
+    data: Any, predicate: Predicate, name: str, version: str | int | None, folder: Path | None
+) -> Place | None:
+    """Return the place of the verdicts; None if they may not be kept."""
+    evidence = evidence_of(data)
+    if evidence is None:
         if folder is None:
             return None
         msg = (
@@ -320,9 +333,19 @@ def _place(data: Any, predicate: Predicate, name: str, folder: Path | None) -> P
             msg = "there is no home folder to keep verdicts in. Pass folder= a folder."
             raise OptionError(msg)
         folder = cache / "verdicts"
-    # A dataset's transform makes other samples of the same data.
-    transform = getattr(data, "transform", None)
-    seen = None if transform is None else code_hash(transform)
-    known = json.dumps([fingerprint, len(data), name, seen])
+    try:
+        # The user's word stands for all code.
+        makes_samples, code = (
+            (evidence.code_hash(), code_hash(predicate)) if version is None else (version, "named")
+        )
+    except UnknownCodeError as error:
+        warn_user(
+            f"the filter {name!r} is evaluated anew in every process, and its verdicts are not "
+            f"kept: {error}. Pass version=1, and another version whenever code changes that the "
+            "predicate or the data uses.",
+            PredicateWarning,
+        )
+        return None
+    known = json.dumps([evidence.data, len(data), name, makes_samples])
     key = hashlib.blake2b(known.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-    return Place(folder.absolute(), key, code_hash(predicate))
+    return Place(folder.absolute(), key, code)

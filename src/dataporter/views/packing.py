@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from dataporter.arguments import check_int
-from dataporter.errors import OptionError, OptionTypeError
+from dataporter.errors import OptionError, OptionTypeError, PredicateWarning
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.vectorised import Gather
 from dataporter.law import Order, SequentialOrder, ShuffledOrder
@@ -21,13 +21,14 @@ from dataporter.law.explanation import counted
 from dataporter.shards.tracks import tracks_for
 from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
+from dataporter.user_warnings import warn_user
 from dataporter.views.bins import Bins, best_fit
 from dataporter.views.boundaries import PADDING, Boundary, boundaries_of, padded
-from dataporter.views.code_names import code_name
+from dataporter.views.code_hash import UnknownCodeError, code_hash
 from dataporter.views.counted import MOST, Counted, places_of
 from dataporter.views.flat_tokens import FlatTokens, check_fits, check_lengths, padding
 from dataporter.views.mixture import Mixture
-from dataporter.views.parts import read
+from dataporter.views.parts import evidence_of, read
 from dataporter.views.tape import Pieces
 from dataporter.views.token_ids import TokenIds
 from dataporter.views.window_order import WindowOrder
@@ -94,8 +95,8 @@ def packed(
     - `lengths`: the number of tokens of each document, if it is known. Otherwise they are counted
       once, with `num_workers`, and kept in `folder`: by default beside the index of the data or in
       the user's cache folder. Data that declares no fingerprint is counted each time.
-    - `name`: a name for the tokenizer, under which its counts are kept. By default it is made of
-      the tokenizer's own name and its code.
+    - `name`: a name for the code that makes tokens, under which counts are kept; use another one
+      whenever that code changes. By default the code itself is looked at.
     """
     check_int("length", length, least=1)
     check_int("num_workers", num_workers, least=0, optional=True)
@@ -358,14 +359,23 @@ def _lengths(
 
 
 def count_of(data: Any, ids: TokenIds, name: str | None = None) -> Counted:
-    """Return the count of tokens of documents, under the name that it is kept by."""
-    named = [f"tokens of {ids.column!r}"]
-    if ids.tokenizer is not None:
-        named.append(name or code_name(ids.tokenizer))
-    transform = getattr(data, "transform", None)
-    if transform is not None:
-        named.append(code_name(transform))
-    return Counted(data, ids.count, " ".join(named))
+    """Return the count of tokens of documents; `name` stands for all code that makes them."""
+    what = f"tokens of {ids.column!r}"
+    evidence = evidence_of(data)
+    if evidence is None:
+        return Counted(data, ids.count, what, None)
+    if name is not None:
+        return Counted(data, ids.count, what, f"{evidence.data} by {name}")
+    try:
+        hashes = f"{evidence.code_hash()} {code_hash(ids.tokenizer)}"
+    except UnknownCodeError as error:
+        warn_user(
+            f"the {what} are counted in every process, and their counts are not kept: {error}. "
+            'Pass name= a name for the code, such as "bpe-1", and another one whenever it changes.',
+            PredicateWarning,
+        )
+        return Counted(data, ids.count, what, None)
+    return Counted(data, ids.count, what, f"{evidence.data} by {hashes}")
 
 
 def _check(data: Any, ids: TokenIds, kind: Any, last: Any, pad_id: Any, end_id: Any) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
@@ -12,6 +15,7 @@ from torch.utils.data import ConcatDataset, Subset
 from dataporter.fetch.fetcher import getitems_of
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
 from dataporter.sources.fingerprint import declared_fingerprint
+from dataporter.views.code_hash import code_hash
 
 
 class Asked(NamedTuple):
@@ -43,19 +47,65 @@ def index_space(data: Any) -> int:
     return int(getattr(data, "index_space", len(data)))
 
 
-def name_of(data: Any) -> str | None:
-    """Return a name under which results on data may be kept in files; None if it has none.
+class Evidence(NamedTuple):
+    """All that samples are made from. Where it is the same, results on them may be taken over."""
 
-    It is the fingerprint that the data itself declares. One that is made of some of the contents
-    will do to notice a mistake, but not to take results over: other data may have the same. Nor
-    will that of a view whose data has no name.
+    data: str  # fingerprints, with size and time or ETag of files
+    code: tuple[Any, ...]  # objects that make samples of the data
+    datasets: tuple[Any, ...] = ()  # those that declare their fingerprints
+
+    def code_hash(self) -> str:
+        """Hash the code that makes samples; raise `UnknownCodeError` if some may change unseen."""
+        return f"{code_hash(*self.code)} {code_hash(*self.datasets, is_data=True)}"
+
+
+@runtime_checkable
+class MadeFrom(Protocol):
+    """A dataset that knows what its samples are made from."""
+
+    def made_from(self) -> tuple[Any, ...] | None:
+        """Return the fields of `Evidence`."""
+        ...
+
+
+def evidence_of(data: Any) -> Evidence | None:
+    """Return all that samples of a dataset are made from; None if that is not known.
+
+    A fingerprint that is made of some of the contents will do to notice a mistake, but not to take
+    results over: other data may have the same. So a dataset names its files, or declares one.
     """
-    if isinstance(data, Subset):
-        whole = name_of(data.dataset)
+    if isinstance(data, MadeFrom):
+        fields = data.made_from()
+        return None if fields is None else Evidence(*fields)
+    if type(data) is Subset:
         chosen = np.asarray(data.indices, dtype="<i8").tobytes()
-        digest = hashlib.blake2b(chosen, digest_size=8).hexdigest()
-        return None if whole is None else f"{whole}[{digest}]"
-    if isinstance(data, ConcatDataset):
-        names = [name_of(each) for each in data.datasets]
-        return None if None in names else f"{names}"
-    return declared_fingerprint(data) if getattr(data, "is_named", True) else None
+        return joined_evidence([data.dataset], hashlib.blake2b(chosen, digest_size=8).hexdigest())
+    if type(data) is ConcatDataset:
+        return joined_evidence(data.datasets, "one after the other")
+    if callable(getattr(data, "fingerprint", None)):
+        return Evidence(str(declared_fingerprint(data)), (), (data,))
+    # A program that holds such a dataset has imported its package already.
+    known = sys.modules.get("datasets")
+    is_hugging_face = known is not None and type(data) is getattr(known, "Dataset", None)
+    return _of_hugging_face(data) if is_hugging_face else None
+
+
+def joined_evidence(datasets: Sequence[Any], name: str) -> Evidence | None:
+    """Return what samples of a view are made from: of datasets, as `name` says."""
+    parts = [evidence_of(each) for each in datasets]
+    known = [each for each in parts if each is not None]
+    if len(known) < len(parts):
+        return None
+    code, declared = (
+        tuple(value for each in known for value in each[field]) for field in (1, 2)
+    )
+    return Evidence(json.dumps([[each.data for each in known], name]), code, declared)
+
+
+def _of_hugging_face(data: Any) -> Evidence | None:
+    try:
+        files = [Path(each["filename"]).stat() for each in data.cache_files]
+    except OSError:
+        return None
+    sizes = [(each.st_size, each.st_mtime_ns) for each in files]
+    return Evidence(f"{declared_fingerprint(data)} {sizes}", (type(data), data.format))
