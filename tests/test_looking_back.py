@@ -18,7 +18,7 @@ from transformers import BatchEncoding
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, OptionTypeError
-from dataporter.views import LengthBatches
+from dataporter.views import LengthBatches, where
 
 topologies = st.tuples(st.integers(1, 4), st.integers(1, 5))  # world size, batch size
 
@@ -130,6 +130,39 @@ def test_a_skipped_sample_among_the_padding_counts_for_no_metric():
     loader = ResumableDataLoader(Unreadable(7), 2, on_error="skip", rank=2, world_size=3)
     counted = [loader.delivered.real_samples(batch).tolist() for batch in loader]
     assert counted == [[5], []]
+
+
+class FailsAtFirst(Ids):
+    """Sample 2 cannot be read in the first batch."""
+
+    attempts = 0
+
+    def __getitem__(self, index):
+        self.attempts += index == 2
+        if index == 2 and self.attempts <= 2:  # in the batch, and then by itself
+            msg = "unreadable"
+            raise OSError(msg)
+        return super().__getitem__(index)
+
+
+def test_a_sample_that_failed_once_and_was_read_later_is_in_the_batch():
+    loader = ResumableDataLoader(FailsAtFirst(7), 4, on_error="skip")
+    state = loader.state_dict()
+    batches = iter(loader)
+    assert next(batches).tolist() == list(loader.delivered.indices) == [0, 1, 3]
+    loader.load_state_dict(state)
+    again = next(batches)
+    assert again.tolist() == list(loader.delivered.indices) == [0, 1, 2, 3]
+    assert loader.delivered.real_samples(again) is again
+    assert [each.index for each in loader.skipped] == [2]  # what was ever left out
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"sampler": range(7)}])
+def test_samples_that_pass_no_lazy_filter_are_not_said_to_be_in_the_batch(options):
+    odd = where(range(7), lambda number: number % 2 == 1, "odd", lazy=True)
+    loader = ResumableDataLoader(odd, 4, **options)
+    found = [(batch.tolist(), [*loader.delivered.indices]) for batch in loader]
+    assert found == [([1, 3], [1, 3]), ([5], [5])]
 
 
 class Stream(IterableDataset):

@@ -19,6 +19,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── CollationError        (ValueError)    rows that do not fit into one batch
     ├── TooManySkippedError   (RuntimeError)  more samples than `max_skipped` cannot be read
     ├── LeftOutError          (LookupError)   a dataset leaves this sample out of its batch
+    ├── EmptyStepError        (RuntimeError)  one rank has nothing to deliver in a step
     ├── PredicateError        (RuntimeError)  a predicate raised, or returned no bool
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
     ├── LaneError             (RuntimeError)  a lane's state cannot be saved, copied or restored
@@ -145,6 +146,10 @@ class LeftOutError(DataPorterError, LookupError):
 
     A loader makes the batch without the sample. Positions count as if it were there.
     """
+
+
+class EmptyStepError(DataPorterError, RuntimeError):
+    """One rank has nothing to deliver in a step that other ranks may make."""
 
 
 class PredicateError(DataPorterError, RuntimeError):

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from dataporter.arguments import check_int
 from dataporter.engine import Results, Runner
 from dataporter.errors import OptionError, OptionTypeError
-from dataporter.fetch import EMPTY, Fetcher
+from dataporter.fetch import EMPTY, Fetcher, Partial
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples
 from dataporter.sources.delivered import Delivered
+from dataporter.sources.left_out import of_another_rank
 from dataporter.sources.source import Source
 
 
@@ -41,7 +42,12 @@ def batch_at(source: Source, fetch: Fetcher, runner: Runner, epoch: int, positio
     contents = contents_at(source, epoch, position)
     wanted = Samples(contents.indices, contents.positions, EpochKeys(source.seed, epoch))
     fetch.begin_pass()
-    batch = _fetched(fetch, wanted)
+    batch = fetch(wanted)
+    if type(batch) is Partial and batch.batch is EMPTY and source.topology.world_size > 1:
+        others = source.others_at(epoch, position)
+        found = of_another_rank(batch, fetch, others, source.topology, contents)
+        batch = batch if found is None else found[1]
+    batch = _there(batch, wanted)
     return next(iter(runner.deliver(Results(iter([(None, batch)])))))[1]
 
 
@@ -51,19 +57,22 @@ def samples_at(
     """Fetch samples by their positions; `fetch` makes lists of samples."""
     wanted = source.samples_at(epoch, _checked(positions))
     numbers = range(len(wanted.positions))
-    return [_only(_fetched(fetch, _one_of(wanted, number))) for number in numbers]
+    each = (_one_of(wanted, number) for number in numbers)
+    return [_only(_there(fetch(one), one)) for one in each]
 
 
-def _fetched(fetch: Fetcher, wanted: Samples) -> Any:
-    batch = fetch(wanted)
-    if batch is EMPTY:
+def _there(batch: Any, wanted: Samples) -> Any:
+    """Return what is left of a batch, or raise if that is nothing."""
+    if type(batch) is not Partial:
+        return batch
+    if batch.batch is EMPTY:
         at = ", ".join(map(str, wanted.positions[:4]))
         msg = (
             f"there is nothing at position {at} of epoch {wanted.keys.epoch}: the dataset leaves "
             "these samples out, or cannot read them (`loader.skipped`). Choose other positions."
         )
         raise OptionError(msg)
-    return batch
+    return batch.batch
 
 
 def _one_of(wanted: Samples, number: int) -> Samples:

@@ -347,7 +347,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     @property
     def delivered(self) -> Delivered | None:
-        """The contents of the batch delivered last, without the samples that were `skipped`.
+        """The contents of the batch delivered last, without the samples that were left out.
 
         None before the first batch of a pass, and for a stream, which has no positions.
         """
@@ -355,8 +355,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         if contents is None:
             return None
         delivered: Delivered = contents[0](contents[1])
-        skipped = [each.position for each in self.skipped if each.epoch == delivered.epoch]
-        return delivered.without(skipped)
+        return delivered
 
     def exclude(self, epoch: int, start: int, stop: int) -> None:
         """Leave out the positions from `start` to before `stop` of `epoch` from now on.

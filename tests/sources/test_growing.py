@@ -11,6 +11,7 @@ from support import flat, one_pass, passes, plain
 from torch.utils.data import DataLoader, Dataset
 
 from dataporter import PositionDroppedWarning, ResumableDataLoader
+from dataporter.errors import OptionError, StateError, StateMismatchError
 
 
 class Buffer(Dataset):
@@ -120,3 +121,110 @@ def test_an_iterator_says_how_many_batches_an_epoch_has():
     assert len(batches) == len(loader) == len(iter(DataLoader(Buffer(10), 3)))
     sampled = ResumableDataLoader(torch.arange(4), sampler=[0, 1])
     assert len(iter(sampled)) == 2
+
+
+@pytest.mark.parametrize("grown", [5, -4])
+def test_a_batch_of_an_epoch_that_began_before_the_dataset_changed_is_found_again(grown):
+    buffer = Buffer(12)
+    loader = make(buffer)
+    epochs = []
+    for _ in range(3):
+        epochs.append([(loader.delivered.position, batch.tolist()) for batch in loader])
+        if grown > 0:
+            buffer.grow(grown)
+        else:
+            del buffer.items[grown // 2 :]
+    if grown < 0:
+        epochs = [[each for each in epochs[2] if max(each[1]) < len(buffer)]]  # others are gone
+    for epoch, delivered in enumerate(epochs, 3 - len(epochs)):
+        for position, batch in delivered:
+            assert loader.batch_at(epoch, position).tolist() == batch
+            assert sorted(loader.samples_at(epoch, range(position, position + len(batch)))) == (
+                sorted(batch)
+            )
+    assert sorted(loader.samples_at(3, range(len(buffer)))) == buffer.items
+    with pytest.raises(OptionError, match=f"position of epoch 3 must be in .0, {len(buffer)}"):
+        loader.batch_at(3, len(buffer))
+
+
+def test_an_epoch_whose_length_is_unknown_cannot_be_looked_into():
+    buffer = Buffer(12)
+    loader = make(buffer)
+    one_pass(loader), one_pass(loader)
+    next(iter(loader))
+    buffer.grow(3)
+    state = loader.state_dict()
+    resumed = make(buffer)
+    resumed.load_state_dict(state)
+    assert resumed.batch_at(2, 3).tolist() == loader.batch_at(2, 3).tolist()
+    assert sorted(resumed.samples_at(3, range(15))) == list(range(15))
+    with pytest.raises(OptionError, match="the length of epoch 1 is unknown"):
+        resumed.batch_at(1, 3)
+    same = make(Buffer(12))
+    same.load_state_dict({**state, "num_samples": 12, "length": None})
+    assert same.batch_at(1, 3).tolist() == loader.batch_at(1, 3).tolist()
+
+
+def test_a_pass_that_is_read_beside_a_longer_one_goes_on_in_its_own_epoch():
+    buffer = Buffer(8)
+    loader, other = make(buffer), make(Buffer(8))
+    older, others = iter(loader), iter(other)
+    assert next(older).tolist() == next(others).tolist()
+    buffer.grow(4)
+    iter(loader)
+    loader.exclude(5, 0, 1)  # so that the older pass is read anew
+    assert flat(one_pass(older)) == flat(one_pass(others))
+
+
+def test_a_span_of_a_later_epoch_is_excluded_by_the_length_that_epoch_will_have():
+    buffer = Buffer(6)
+    loader = make(buffer)
+    next(iter(loader))
+    buffer.grow(4)
+    loader.exclude(1, 6, 10)
+    with pytest.raises(OptionError, match="stop <= 6, the length of epoch 0"):
+        loader.exclude(0, 6, 10)
+    with pytest.raises(OptionError, match="stop <= 10, the length of epoch 1"):
+        loader.exclude(1, 6, 11)
+    assert len(flat(one_pass(loader))) == 6
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop", "uneven"])
+def test_excluded_positions_past_the_end_of_a_shorter_epoch_leave_nothing_out(tail):
+    buffer = Buffer(20)
+    loader = make(buffer, 4, tail=tail)
+    loader.exclude(1, 2, 4)
+    loader.exclude(1, 10, 18)
+    one_pass(loader)
+    del buffer.items[12:]
+    assert len(flat(one_pass(loader))) == 8  # 2, 3, 10 and 11 are left out
+    assert loader.excluded == [(1, 2, 4), (1, 10, 12)]
+    resumed = make(buffer, 4, tail=tail)
+    resumed.load_state_dict(loader.state_dict())
+
+
+def test_a_state_loaded_over_less_data_leaves_out_what_is_there():
+    loader = make(Buffer(40))
+    loader.exclude(0, 12, 40)
+    state = loader.state_dict()
+    shorter = make(Buffer(10))
+    with pytest.warns(UserWarning, match="num_samples changed"):
+        shorter.load_state_dict(state, strict=False)
+    assert sorted(flat(one_pass(shorter))) == list(range(10))
+    make(Buffer(10)).load_state_dict(shorter.state_dict())
+
+
+def test_spans_past_the_end_of_the_states_own_epoch_are_refused():
+    state = make(Buffer(10)).state_dict()
+    with pytest.raises(StateError, match="excludes positions up to 12 of epoch 0, which has 10"):
+        make(Buffer(10)).load_state_dict({**state, "excluded": [[0, 3, 12]]})
+    make(Buffer(10)).load_state_dict({**state, "excluded": [[1, 3, 12]]})
+
+
+def test_a_state_of_more_positions_than_there_are_samples_is_refused():
+    state = make(Buffer(20)).state_dict()
+    loader = make(Buffer(20))
+    with pytest.raises(StateMismatchError, match="has 21 positions, and this dataset has 20"):
+        loader.load_state_dict({**state, "length": 21})
+    loader.load_state_dict({**state, "length": 21}, strict=False)
+    assert sorted(flat(one_pass(loader))) == list(range(20))

@@ -7,7 +7,7 @@ from typing import Any
 
 from dataporter.engine.pinning import can_pin, pinned, pinned_empty
 from dataporter.engine.results import Results
-from dataporter.fetch import EMPTY, Failed, Fetches
+from dataporter.fetch import Failed, Fetches
 from dataporter.fetch.randomness import current_key, leave_for
 from dataporter.fetch.tasks import Task
 from dataporter.fetch.timing import PIN
@@ -31,7 +31,7 @@ def attempted(fetch: Fetches, task: Task, *, pins: bool) -> Any:
         timing.begin()
     try:
         batch = fetch(task.payload, pinned_empty if pins else None)
-        batch = pinned(batch) if pins and batch is not EMPTY else batch
+        batch = pinned(batch) if pins else batch
         if timing is not None:
             if pins:
                 timing.end(PIN)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dataporter.fetch import Partial
 from dataporter.fetch.containers import changed
 
 
@@ -27,6 +28,8 @@ def pinned(batch: Any) -> Any:
     Sparse, nested and quantised tensors stay where they are. Of an object with a `pin_memory()`
     method, that method is called, as torch does.
     """
+    if type(batch) is Partial:
+        return Partial(_pinned(batch.batch, {}), batch.left_out, batch.skipped)
     return _pinned(batch, {})
 
 

@@ -21,7 +21,6 @@ from dataporter.engine.failures import pack_error
 from dataporter.engine.wire import ERROR, UNREADY
 from dataporter.engine.worker import Duty, begun, make, write_error
 from dataporter.errors import WorkerStartError
-from dataporter.fetch import Skipped
 from dataporter.fetch.timing import Clock
 
 _LARGE = 2**16  # bytes; smaller buffers are part of the pickle, and the worker's own
@@ -105,10 +104,7 @@ class Fetching:
     def __init__(self, worker: int, parcel: Parcel) -> None:
         self._worker = worker
         self._slot = Slot(create_arena(), 0)  # where batches are made; only this process has it
-        self._skipped: list[Skipped] = []
         self._duty = begun(worker, lambda: _unpacked(parcel, worker))
-        if isinstance(self._duty, Duty):
-            self._duty.fetch.report_to(self._skipped.append)
         self._run = -1
 
     def fetch(self, run: int, payload: bytes) -> Reply:
@@ -123,7 +119,7 @@ class Fetching:
                     duty.fetch.begin_pass()
                 # Unpickled here: arrays that Ray unpickles are read-only, and torch minds that.
                 wanted = pickle.loads(payload)  # noqa: S301  likewise
-                outcome, (offset, size) = make(duty, slot, self._skipped, wanted)
+                outcome, (offset, size) = make(duty, slot, wanted)
         except Exception as error:  # noqa: BLE001  raised where the batch was asked for
             outcome, (offset, size) = write_error(slot, ERROR, pack_error(error, self._worker))
         return outcome, offset, size, slot.fresh(offset + size)

@@ -35,7 +35,7 @@ from dataporter.engine.taking import read_result
 from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY
 from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import WorkerError, WorkerTimeoutError
-from dataporter.fetch import EMPTY, Failed, Fetches, Late
+from dataporter.fetch import Failed, Fetches, Late
 from dataporter.fetch.tasks import Renew, Task
 
 _SLICE = 1.0  # seconds between two looks at the cluster, while the consumer waits
@@ -219,8 +219,8 @@ class RayEngine:
             )
         if outcome not in (BATCH, PARTIAL):
             return Failed(unpack_error(memory[offset : offset + size].tobytes()))
-        batch = read_result(self._fetch, memory, outcome, offset, size)
-        if self._pins and batch is not EMPTY and type(batch) is not Failed:
+        batch = read_result(memory, outcome, offset, size)
+        if self._pins and type(batch) is not Failed:
             batch = pinned(batch)
         if timing is not None and is_timed:
             timing.note_handed(issue.task.number, self._asked, self._there, self._num_ready)

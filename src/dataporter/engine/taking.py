@@ -21,8 +21,8 @@ from dataporter.engine.pinning import can_pin, pinned
 from dataporter.engine.slots import Slots
 from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY, read_batch
 from dataporter.engine.worker_options import WorkerOptions
-from dataporter.errors import PageLockWarning, TooManySkippedError
-from dataporter.fetch import EMPTY, Failed, Fetches
+from dataporter.errors import PageLockWarning
+from dataporter.fetch import EMPTY, Failed, Fetches, Partial
 from dataporter.fetch.tasks import Task
 from dataporter.user_warnings import warn_user
 
@@ -79,8 +79,8 @@ class Taker:
         else:
             memory = np.array(slot.reach(offset + size)[: offset + size])
             self._slots.free(number)
-        batch = read_result(self._fetch, memory, outcome, offset, size)
-        if not self._pins or not _is_there(batch) or (is_locked and self._copies_ahead):
+        batch = read_result(memory, outcome, offset, size)
+        if not self._pins or type(batch) is Failed or (is_locked and self._copies_ahead):
             return batch
         return pinned(batch)  # of a locked slot, only the parts that do not lie in it
 
@@ -99,28 +99,16 @@ class Taker:
         return False
 
 
-def read_result(
-    fetch: Fetches, memory: NDArray[np.uint8], outcome: int, offset: int, size: int
-) -> Any:
-    """Rebuild a batch over some memory, and note the samples that it leaves out."""
+def read_result(memory: NDArray[np.uint8], outcome: int, offset: int, size: int) -> Any:
+    """Rebuild a batch over some memory."""
     try:
         batch = read_batch(memory, offset, size)
         if outcome == PARTIAL:
-            is_empty, batch, skipped = batch
-            for sample in skipped:
-                fetch.note_skipped(sample)
-            batch = EMPTY if is_empty else batch
-    except TooManySkippedError as error:
-        # Raised by us, so that its traceback says nothing; and its frames would hold the batch,
-        # which is this error, and with it the workers until garbage is collected.
-        return Failed(error.with_traceback(None))
+            is_empty, batch, left_out, skipped = batch
+            batch = Partial(EMPTY if is_empty else batch, left_out, skipped or ())
     except Exception as error:  # noqa: BLE001  a class that is unknown here
         return Failed(error)
     return batch
-
-
-def _is_there(batch: Any) -> bool:
-    return batch is not EMPTY and type(batch) is not Failed
 
 
 def _bytes_in(slot: Slot, offset: int, size: int) -> bytes:

@@ -30,7 +30,7 @@ ISSUE = struct.Struct("<QIQ")
 REPLY = struct.Struct("<QIIQQ")
 
 STOP = 0  # in place of an issue's number: the worker is to end
-# Outcomes: a batch; a batch with a list of samples left out; an error; an error before any work.
+# Outcomes: a batch; a batch with what was left out of it; an error; an error before any work.
 BATCH, PARTIAL, ERROR, UNREADY = range(4)
 TIMED = 4  # added to one of the first two: the result is the noted times and where the batch lies
 

@@ -32,7 +32,7 @@ from dataporter.engine.wire import (
     read_task,
     write_batch,
 )
-from dataporter.fetch import EMPTY, Fetches, Skipped
+from dataporter.fetch import EMPTY, Fetches, Partial
 from dataporter.fetch.generators import seed_all
 from dataporter.fetch.tasks import Payload
 from dataporter.fetch.timing import WRITE
@@ -80,12 +80,9 @@ def work(worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int |
     """
     _detach(parent)
     slots: dict[int, Slot] = {}
-    skipped: list[Skipped] = []  # samples that the task in hand leaves out
     in_hand = Slot(wiring.arena, IN_HAND).reach(8 * (worker + 1)).cast("Q")
     in_hand[worker] = 0
     duty = begun(worker, receive)
-    if isinstance(duty, Duty):
-        duty.fetch.report_to(skipped.append)
     run = -1
     while message := os.read(wiring.issues, ISSUE.size):
         issue, number, size = ISSUE.unpack(message)
@@ -101,7 +98,7 @@ def work(worker: int, receive: Callable[[], Duty], wiring: Wiring, parent: int |
                 if found != run:
                     run = found
                     duty.fetch.begin_pass()
-                outcome, (offset, length) = make(duty, slot, skipped, payload)
+                outcome, (offset, length) = make(duty, slot, payload)
         except Exception as error:  # noqa: BLE001  the parent raises it
             outcome, (offset, length) = write_error(slot, ERROR, pack_error(error, worker))
         try:
@@ -129,21 +126,18 @@ def begun(worker: int, receive: Callable[[], Duty]) -> Duty | bytes:
     return duty
 
 
-def make(
-    duty: Duty,
-    slot: Slot,
-    skipped: list[Skipped],
-    payload: Payload,
-) -> tuple[int, tuple[int, int]]:
+def make(duty: Duty, slot: Slot, payload: Payload) -> tuple[int, tuple[int, int]]:
     """Make a batch in its slot. Returns the outcome, and offset and size in the slot."""
-    skipped.clear()
     writer, timing = Writer(slot), duty.fetch.timing
     if timing is not None:
         timing.begin()
     batch = duty.fetch(payload, writer.empty)
     outcome = BATCH
-    if skipped:
-        outcome, batch = PARTIAL, (batch is EMPTY, batch, skipped)
+    if type(batch) is Partial:
+        is_empty = batch.batch is EMPTY
+        # None in place of an empty list or batch: such a result needs no pickle.
+        made, skipped = None if is_empty else batch.batch, batch.skipped or None
+        outcome, batch = PARTIAL, (is_empty, made, batch.left_out, skipped)
     where = write_batch(writer, batch)
     if timing is not None:
         timing.end(WRITE)

@@ -13,11 +13,11 @@ A sample for which the dataset raises `LeftOutError` is left out of its batch, q
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -57,6 +57,17 @@ class _Empty:
 EMPTY = _Empty()
 
 
+class Partial:
+    """A batch without some of its samples; without any, `batch` is `EMPTY`."""
+
+    __slots__ = ("batch", "left_out", "skipped")
+
+    def __init__(self, batch: Any, left_out: Sequence[int], skipped: Sequence[Skipped]) -> None:
+        self.batch = batch
+        self.left_out = left_out  # numbers in the batch as it was asked for
+        self.skipped = skipped  # those of them that failed
+
+
 class Failed:
     """Stands for a batch that could not be made; the error is the caller's to see."""
 
@@ -85,14 +96,6 @@ class Fetches(Protocol):
 
     def begin_pass(self) -> None:
         """Look at the dataset anew."""
-        ...
-
-    def note_skipped(self, skipped: Skipped) -> None:
-        """List a sample that is left out."""
-        ...
-
-    def report_to(self, report: Callable[[Skipped], None]) -> None:
-        """Tell `report` of samples that are left out, instead of listing them."""
         ...
 
     def __call__(self, payload: Any, empty: Empty | None = None, /) -> Any:
@@ -125,7 +128,6 @@ class Fetcher:
         self._known: set[tuple[int, int, str]] = set()  # those: epoch, position, index
         self._max_skipped = max_skipped
         self._num_skipped: Counter[int] = Counter()  # by epoch
-        self._report: Callable[[Skipped], None] = self.note_skipped
         self.timing: Timing | None = None  # where times are noted, while it is profiled
         self._fetching = LazySeeding(seeds_globals=randomness)
         self._fetching_at_once = LazySeeding(seeds_globals=randomness)
@@ -160,7 +162,7 @@ class Fetcher:
         wanted: Samples,
         empty: Empty | None = None,
     ) -> Any:
-        """Make a batch of samples.
+        """Make a batch of samples; a `Partial` if some are left out.
 
         What is stacked or gathered is written into `empty(shape, dtype)`, if given; unless
         user code has the last word, which may leave nothing of it.
@@ -170,23 +172,31 @@ class Fetcher:
             empty = None
         batch = self._gathered(indices, empty)
         if batch is not None:
-            kept = positions
             if self.timing is not None:
                 self.timing.end(FETCH, len(positions))
-            finish: Any = None if self._convert is None else self._converted
-        else:
-            listed = indices.tolist() if isinstance(indices, np.ndarray) else indices
-            samples, kept = self._samples(listed, positions, keys)
-            if self.timing is not None:
-                self.timing.end(FETCH, len(kept), draws=self._fetching.draws)
-            if len(kept) == 0 < len(positions):
-                return EMPTY
-            batch, finish = samples if self.is_batched else samples[0], self._collate_and_convert
-        try:
-            if finish is None:
+            if self._convert is None:
                 return batch
-            if empty is not None and self._collate is collate:
-                return self._stacked(batch, empty)
+            return self._finished(self._converted, batch, wanted, [])
+        listed = indices.tolist() if isinstance(indices, np.ndarray) else indices
+        samples, left_out, skipped = self._samples(listed, positions, keys)
+        kept = len(positions) - len(left_out)
+        if self.timing is not None:
+            self.timing.end(FETCH, kept, draws=self._fetching.draws)
+        if kept == 0 < len(positions):
+            return Partial(EMPTY, left_out, skipped)
+        one = samples if self.is_batched else samples[0]
+        finish: Callable[[Any], Any] = self._collate_and_convert
+        if empty is not None and self._collate is collate:
+            finish = partial(self._stacked, empty=empty)
+        batch = self._finished(finish, one, wanted, left_out)
+        return Partial(batch, left_out, skipped) if left_out else batch
+
+    def _finished(
+        self, finish: Callable[[Any], Any], batch: Any, wanted: Samples, left_out: list[int]
+    ) -> Any:
+        """Collate and convert, or convert alone. Errors name the batch's indices."""
+        indices, positions, keys = wanted
+        try:
             if not self._runs_user_code:
                 return finish(batch)
             # Seeded in any case: what it did to the samples could not be done again.
@@ -194,12 +204,11 @@ class Fetcher:
                 finish,
                 batch,
                 keys.batch_key(positions),
-                sample_keys=lambda: keys.sample_keys(kept),
+                sample_keys=lambda: keys.sample_keys(np.delete(positions, left_out)),
                 seeds_globals=self._randomness,
             )
         except Exception as error:
-            are_kept = np.isin(positions, kept).tolist()
-            made_of = indices if all(are_kept) else list(itertools.compress(indices, are_kept))
+            made_of = [index for at, index in enumerate(indices) if at not in left_out]
             add_note(error, f"dataporter was making a batch of {indices_in_words(made_of)}")
             raise
 
@@ -217,36 +226,37 @@ class Fetcher:
 
     def _samples(
         self, wanted: Sequence[Any], positions: NDArray[np.int64], keys: EpochKeys
-    ) -> tuple[Any, NDArray[np.int64]]:
-        """The samples that could be fetched and are not left out, and their positions."""
+    ) -> tuple[Any, list[int], list[Skipped]]:
+        """The samples that are there, the numbers of the others, and those of them that failed."""
         try:
             if not self._leaves_out:  # else it would mostly be in vain
-                return self._all_samples(wanted, positions, keys), positions
+                return self._all_samples(wanted, positions, keys), [], []
         except LeftOutError:
             self._leaves_out = True
         except Exception:
             if not self._skips_errors:
                 raise
         good: list[Any] = []
-        kept = []
+        kept: list[int] = []
+        left_out: list[int] = []
+        skipped: list[Skipped] = []
         for number, index in enumerate(wanted):
             try:
                 good.append(self._all_samples([index], positions[number : number + 1], keys))
                 kept.append(number)
             except LeftOutError:
                 self._leaves_out = True
+                left_out.append(number)
             except Exception as error:
                 if not self._skips_errors:
                     raise
-                self._report(Skipped(keys.epoch, int(positions[number]), index, repr(error)))
+                at = int(positions[number])
+                skipped.append(Skipped(keys.epoch, at, index, repr(error)))
+                left_out.append(number)
         if kept and self._getitems is not None:  # which may return no list that could be added to
             remaining = [wanted[number] for number in kept]
-            return self._all_samples(remaining, positions[kept], keys), positions[kept]
-        return [sample for (sample,) in good], positions[kept]
-
-    def report_to(self, report: Callable[[Skipped], None]) -> None:
-        """Tell `report` of samples that are left out, instead of listing them here."""
-        self._report = report
+            return self._all_samples(remaining, positions[kept], keys), left_out, skipped
+        return [sample for (sample,) in good], left_out, skipped
 
     def note_skipped(self, skipped: Skipped) -> None:
         """List and log a sample that is left out, unless it is listed already.

@@ -40,6 +40,15 @@ def beyond(ranges: Ranges, position: int) -> Ranges:
     return tuple((max(start, position), stop) for start, stop in ranges if stop > position)
 
 
+def before(ranges: Ranges, position: int) -> Ranges:
+    """Drop what does not lie before a position.
+
+    >>> before(((2, 4), (6, 8), (9, 12)), 7)
+    ((2, 4), (6, 7))
+    """
+    return tuple((start, min(stop, position)) for start, stop in ranges if start < position)
+
+
 def union(*several: Ranges) -> Ranges:
     """Put ranges together.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law.plan import Plan
-from dataporter.law.ranges import Ranges, around, counted_to, size_of, union
+from dataporter.law.ranges import Ranges, around, before, counted_to, size_of, union
 
 Excluded: TypeAlias = tuple[tuple[int, int, int], ...]  # (epoch, start, stop) each, sorted, apart
 
@@ -37,6 +37,17 @@ def with_span(excluded: Excluded, epoch: int, start: int, stop: int) -> Excluded
     others = tuple(span for span in excluded if span[0] != epoch)
     spans = union(excluded_in(excluded, epoch), ((start, stop),))
     return tuple(sorted((*others, *((epoch, *span) for span in spans))))
+
+
+def clipped(excluded: Excluded, epoch: int, length: int) -> Excluded:
+    """Drop what lies past the end of an epoch: it may be shorter than when that was excluded.
+
+    >>> clipped(((0, 5, 9), (2, 0, 4), (2, 6, 8)), 2, 7)
+    ((0, 5, 9), (2, 0, 4), (2, 6, 7))
+    """
+    others = tuple(span for span in excluded if span[0] != epoch)
+    kept = before(excluded_in(excluded, epoch), length)
+    return tuple(sorted((*others, *((epoch, *span) for span in kept))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +87,11 @@ class Rest:
 
 
 def rest_of(plan: Plan, position: int, *gaps: Ranges) -> Rest:
-    """Return what remains of an epoch from a position on, around the gaps."""
-    united = union(*gaps)
+    """Return what remains of an epoch from a position on, around the gaps.
+
+    What lies past the end of the epoch is no gap.
+    """
+    united = before(union(*gaps), plan.length)
     length = plan.length - size_of(united)
     return Rest(
         plan=replace(plan, length=length) if united else plan,

@@ -52,7 +52,7 @@ from dataporter.law import located
 from dataporter.law.keys import MAX_SEED
 from dataporter.law.lane_states import Lanes, LaneState, lanes_from_state, lanes_to_state
 from dataporter.law.ranges import Ranges
-from dataporter.law.rest import Excluded
+from dataporter.law.rest import Excluded, excluded_in
 from dataporter.law.torchdata_state import is_torchdata_state
 
 VERSION = 1
@@ -141,7 +141,21 @@ def parse_state(state: object) -> tuple[Identity, Progress]:
         values[name] = tuple(tuple(run) for run in values[name] or ())
     progress = Progress(**{name: values[name] for name in _PROGRESS_FIELDS})
     identity = Identity(**{name: values[name] for name in _IDENTITY_FIELDS})
+    _check_excluded(identity, progress)
     return identity, progress
+
+
+def _check_excluded(identity: Identity, progress: Progress) -> None:
+    """Refuse spans that lie outside of the epoch that the state itself describes."""
+    length = identity.num_samples if identity.length is None else identity.length
+    spans = excluded_in(identity.excluded, progress.epoch)
+    furthest = max((stop for _, stop in spans), default=0)
+    if length is not None and furthest > length:
+        msg = (
+            f"the state excludes positions up to {furthest:,} of epoch {progress.epoch:,}, which "
+            f"has {length:,}. It was changed or damaged after state_dict() returned it."
+        )
+        raise StateFormatError(msg)
 
 
 _PLACE_FIELDS = ("epoch", "samples_processed", "batches_processed", "rng_state")

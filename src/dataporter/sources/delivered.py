@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
@@ -53,18 +53,6 @@ class Delivered:
                 table(rows[:_SHOWN], columns=["position", "index", ""]),
                 paragraphs(f"and {more:,} more" if more > 0 else ""),
             ]
-        )
-
-    def without(self, left_out: Sequence[int]) -> Delivered:
-        """Return the same batch without the samples at some positions."""
-        kept = ~np.isin(self.positions, np.array(left_out, dtype=np.int64))
-        if kept.all():
-            return self
-        return replace(
-            self,
-            positions=self.positions[kept],
-            indices=[index for index, is_kept in zip(self.indices, kept, strict=True) if is_kept],
-            padding=self.padding[kept],
         )
 
     def real_samples(self, batch: Any) -> Any:

@@ -9,20 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import OptionError, OptionTypeError, StateMismatchWarning
-from dataporter.fetch import Fetches
+from dataporter.errors import (
+    OptionError,
+    OptionTypeError,
+    StateMismatchError,
+    StateMismatchWarning,
+)
+from dataporter.fetch import Fetcher, Partial
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples, Task
 from dataporter.law import Order, Plan, Tail, Topology
 from dataporter.law.epochs import Cursor
 from dataporter.law.explanation import Explanation
 from dataporter.law.ranges import beyond
-from dataporter.law.rest import Excluded, Rest, excluded_in, rest_of, with_span
+from dataporter.law.rest import Excluded, Rest, clipped, excluded_in, rest_of, with_span
 from dataporter.law.state import Identity, Progress, past_the_end, within
 from dataporter.samplers import ResumableSampler, group_topology
 from dataporter.sources.arrivals import as_they_come
 from dataporter.sources.delivered import Delivered
-from dataporter.sources.source import Reading, Result, Resumption, Source
+from dataporter.sources.left_out import without_left_out
+from dataporter.sources.source import Contents, Reading, Result, Resumption, Source
 from dataporter.strategies import agreed
 from dataporter.user_warnings import warn_user
 
@@ -43,7 +49,7 @@ class PlannedSource(Source):
     def __init__(
         self,
         dataset: Any,
-        fetch: Fetches,
+        fetch: Fetcher,
         sampler: ResumableSampler,
         *,
         batch_size: int | None,
@@ -61,6 +67,9 @@ class PlannedSource(Source):
         self._grows = grows
         self._in_order = in_order
         self._excluded: Excluded = ()
+        self._lengths: dict[
+            int, int
+        ] = {}  # of the epochs that have begun here, if the dataset grows
 
     @property
     def seed(self) -> int:
@@ -132,7 +141,10 @@ class PlannedSource(Source):
 
     def fresh(self, epoch: int) -> Progress:
         if self._grows:
-            self._sampler.resize(self._length_now())
+            self._lengths[epoch] = length = self._length_now()
+            self._sampler.resize(length)
+        if self._excluded:
+            self._excluded = clipped(self._excluded, epoch, self._length_of(epoch))
         return Progress(epoch=epoch)
 
     def ended(self, progress: Progress) -> Progress:
@@ -157,25 +169,51 @@ class PlannedSource(Source):
     def num_batches(self) -> int:
         return replace(self.plan, length=self._length_now()).num_batches()
 
+    def _order_of(self, epoch: int) -> Order:
+        """Return the order of an epoch, with the length that the epoch has."""
+        order, length = self._sampler.order, self._length_of(epoch)
+        return order if order.length == length else replace(order, length=length)  # type: ignore[type-var]  # a dataclass
+
+    def _length_of(self, epoch: int) -> int:
+        """Return the number of positions of an epoch: a later one begins with what is there now."""
+        if not self._grows:
+            return self._sampler.order.length
+        if epoch in self._lengths:
+            return self._lengths[epoch]
+        now = self._length_now()
+        if epoch < max(self._lengths, default=0) and {*self._lengths.values()} != {now}:
+            msg = (
+                f"the length of epoch {epoch:,} is unknown: the dataset has changed its length "
+                f"(now {now:,} samples) since an epoch that did not begin in this process. Load a "
+                f"state of epoch {epoch:,} first, which holds its length."
+            )
+            raise OptionError(msg)
+        return now
+
+    def _plan_of(self, epoch: int) -> Plan:
+        return replace(self.plan, length=self._length_of(epoch))
+
     def _rest(self, progress: Progress) -> Rest:
-        excluded = excluded_in(self._excluded, progress.epoch)
-        return rest_of(self.plan, progress.samples_processed, progress.ahead, excluded)
+        excluded, plan = excluded_in(self._excluded, progress.epoch), self._plan_of(progress.epoch)
+        return rest_of(plan, progress.samples_processed, progress.ahead, excluded)
 
     def exclude(self, epoch: int, start: int, stop: int) -> None:
-        if not 0 <= start < stop <= self._sampler.order.length:
+        length = self._length_of(epoch)
+        if not 0 <= start < stop <= length:
             msg = (
-                f"a span of positions to exclude must have 0 <= start < stop <= "
-                f"{self._sampler.order.length:,}, the length of an epoch; found start={start:,}, "
-                f"stop={stop:,}."
+                f"a span of positions to exclude must have 0 <= start < stop <= {length:,}, the "
+                f"length of epoch {epoch:,}; found start={start:,}, stop={stop:,}."
             )
             raise OptionError(msg)
         self._excluded = with_span(self._excluded, epoch, start, stop)
 
     def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
         # The order of now: later passes may have another length, and a load another seed.
-        run = _Run(progress, self._sampler.order, self._rest(progress), self.plan)
+        epoch, rest = progress.epoch, self._rest(progress)
+        order, whole = self._order_of(epoch), self._plan_of(epoch)
+        run = _Run(progress, order, rest, whole, self._fetch, EpochKeys(self.seed, epoch))
         reading = Reading(
-            tasks=run.tasks(EpochKeys(self.seed, progress.epoch)),
+            tasks=run.tasks(),
             fetch=self._fetch,
             progress=progress,
             received=run.receiver(),
@@ -183,39 +221,34 @@ class PlannedSource(Source):
         return reading if self.comes_in_order else as_they_come(reading)
 
     def contents_at(self, epoch: int, position: int) -> Delivered:
-        self._check_position(position)
+        shared = self._shared_at(epoch, position)
+        own = shared.positions(shared.rest.start)
+        self._check_is_there(epoch, own[own >= position])  # others fill the batch up
+        samples = shared.samples(own)
+        return _delivered(epoch, position, samples, shared.padding(shared.rest.start))
+
+    def others_at(self, epoch: int, position: int) -> Iterator[Samples]:
+        shared = self._shared_at(epoch, position)
+        return shared.of_others(shared.rest.start)
+
+    def _shared_at(self, epoch: int, position: int) -> _Shared:
+        self._check_position(epoch, position)
         excluded = excluded_in(self._excluded, epoch)
         if any(start <= position < stop for start, stop in excluded):
             excluded = ()  # somebody wants to see what was left out
-        rest = rest_of(self.plan, position, excluded)
-
-        def deal(counted: NDArray[np.int64]) -> NDArray[np.float64] | None:
-            return self._sampler.order.deal(epoch, rest.around(counted))
-
-        first: NDArray[np.int64] = next(rest.plan.batches(rest.start, deal), _NONE)
-        positions = rest.around(first)
-        self._check_is_there(epoch, positions[positions >= position])  # others fill the batch up
-        samples = self._samples(epoch, positions)
-        padding = rest.plan.padding(rest.start, deal)
-        return _delivered(epoch, position, samples, padding)
+        rest = rest_of(self._plan_of(epoch), position, excluded)
+        return _Shared(self._order_of(epoch), rest, EpochKeys(self.seed, epoch))
 
     def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> Samples:
         for end in (positions.min(), positions.max()) if len(positions) else ():
-            self._check_position(int(end))
+            self._check_position(epoch, int(end))
         self._check_is_there(epoch, positions)
-        return self._samples(epoch, positions)
+        return _samples(self._order_of(epoch), positions, EpochKeys(self.seed, epoch))
 
-    def _samples(self, epoch: int, positions: NDArray[np.int64]) -> Samples:
-        order = self._sampler.order
-        indices = order.indices(epoch, positions)
-        if order.of_batches:
-            indices = positions = np.concatenate([_NONE, *indices])
-        return Samples(indices, positions, EpochKeys(self.seed, epoch))
-
-    def _check_position(self, position: int) -> None:
-        length = self._sampler.order.length
+    def _check_position(self, epoch: int, position: int) -> None:
+        length = self._length_of(epoch)
         if not 0 <= position < length:
-            msg = f"a position must be in [0, {length:,}), found {position:,}."
+            msg = f"a position of epoch {epoch:,} must be in [0, {length:,}), found {position:,}."
             raise OptionError(msg)
 
     def _check_is_there(self, epoch: int, positions: NDArray[np.int64]) -> None:
@@ -228,6 +261,16 @@ class PlannedSource(Source):
     ) -> tuple[Progress, int | None]:
         # An epoch has the length that it began with, however the dataset has grown since.
         length = saved.length if saved.num_samples == self.num_samples else None
+        if self._grows and length is not None and length > self._length_now():
+            if strict:
+                msg = (
+                    f"the epoch of the state has {length:,} positions, and this dataset has "
+                    f"{self._length_now():,} samples: some of the rest are not there. Resume with "
+                    "the dataset as it was when the epoch began, or pass strict=False to continue "
+                    "the epoch with the samples that are there."
+                )
+                raise StateMismatchError(msg)
+            length = None
         epoch_length = self._length_now() if length is None or not self._grows else length
         step = self.plan.step_size
         moved = within(progress, epoch_length, step=step, same_data=same_data, strict=strict)
@@ -239,13 +282,16 @@ class PlannedSource(Source):
 
     def resume(self, at: Resumption) -> None:
         if self._grows:
-            self._sampler.resize(self._length_now() if at.length is None else at.length)
+            length = self._length_now() if at.length is None else at.length
+            self._lengths = {at.progress.epoch: length}  # others may have begun elsewhere
+            self._sampler.resize(length)
         self._sampler.seed = at.seed
         if at.order is not None:
             ahead = (stop for _, stop in at.progress.ahead)  # these positions were read too
             reached = max([at.progress.samples_processed, *ahead])
             self._sampler.resume_order(at.order, at.progress.epoch, reached)
-        self._excluded = at.excluded
+        epoch = at.progress.epoch
+        self._excluded = clipped(at.excluded, epoch, self._length_of(epoch))
         self._awaits_group = False  # whoever loads this state has this seed
 
     @property
@@ -272,37 +318,77 @@ def steps_announced(plan: Plan) -> int:
     return max(min(_ANNOUNCED, plan.length // _ANNOUNCEMENTS) // plan.step_size, 1)
 
 
-class _Run:
+class _Shared:
+    """The rest of an epoch as ranks share it. Steps begin `at` positions counted around gaps."""
+
+    def __init__(self, order: Order, rest: Rest, keys: EpochKeys) -> None:
+        self.order = order
+        self.rest = rest
+        self.keys = keys
+
+    def deal(self, counted: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return the numbers by which ranks share positions, as `Order.deal` does."""
+        return self.order.deal(self.keys.epoch, self.rest.around(counted))
+
+    def positions(self, at: int, rank: int | None = None) -> NDArray[np.int64]:
+        """Return the positions of a rank's batch in the step, this rank's by default."""
+        plan = self.rest.plan
+        if rank is not None:
+            plan = replace(plan, topology=replace(plan.topology, rank=rank))
+        return self.rest.around(next(plan.batches(at, self.deal), _NONE))
+
+    def padding(self, at: int) -> NDArray[np.bool_]:
+        """Say which samples of this rank's batch in the step are repeated to fill it."""
+        return self.rest.plan.padding(at, self.deal)
+
+    def samples(self, positions: NDArray[np.int64]) -> Samples:
+        """Return what is fetched at positions of the epoch."""
+        return _samples(self.order, positions, self.keys)
+
+    def of_others(self, at: int) -> Iterator[Samples]:
+        """Yield the batches of the other ranks in the step, from the next rank on."""
+        topology = self.rest.plan.topology
+        ranks = range(topology.rank + 1, topology.rank + topology.world_size)
+        shares = (self.positions(at, rank % topology.world_size) for rank in ranks)
+        return (self.samples(share) for share in shares if len(share))
+
+
+class _Run(_Shared):
     """The rest of an epoch, as it is read: its tasks, and where the run stands after each."""
 
-    def __init__(self, start: Progress, order: Order, rest: Rest, whole: Plan) -> None:
+    def __init__(
+        self,
+        start: Progress,
+        order: Order,
+        rest: Rest,
+        whole: Plan,
+        fetch: Fetcher,
+        keys: EpochKeys,
+    ) -> None:
+        super().__init__(order, rest, keys)
         self._start = start
-        self._order = order
-        self._rest = rest
         self._whole = whole  # the plan of the epoch without gaps
+        self._fetch = fetch
         self._position = start.samples_processed  # delivered up to here
-
-    def _deal(self, counted: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        return self._order.deal(self._start.epoch, self._rest.around(counted))
 
     def _find(
         self, start: int, stop: int, low: float, high: float
     ) -> tuple[int, NDArray[np.int64]] | None:
-        if self._rest.gaps:  # positions are counted around them
+        if self.rest.gaps:  # positions are counted around them
             return None
-        return self._order.dealt_between(self._start.epoch, start, stop, low, high)
+        return self.order.dealt_between(self.keys.epoch, start, stop, low, high)
 
-    def tasks(self, keys: EpochKeys) -> Iterator[Task]:
+    def tasks(self) -> Iterator[Task]:
         """Yield a task for each of this rank's batches."""
-        order, rest, epoch, batches = self._order, self._rest, self._start.epoch, 0
+        order, rest, keys, batches = self.order, self.rest, self.keys, 0
         size, announced = rest.plan.batch_size, steps_announced(rest.plan)
-        for block in rest.plan.blocks(rest.start, self._deal, self._find):
+        for block in rest.plan.blocks(rest.start, self.deal, self._find):
             positions = rest.around(block)
-            indices = order.indices(epoch, positions)
+            indices = order.indices(keys.epoch, positions)
             for first in range(0, len(positions), size):
                 if batches % announced == 0:
                     stop = rest.reached(batches + announced)
-                    order.announce(epoch, self._position, stop, self._whole)
+                    order.announce(keys.epoch, self._position, stop, self._whole)
                 batches += 1
                 number = self._start.batches_processed + batches
                 if order.of_batches:  # a sample comes once an epoch: its index serves as position
@@ -313,24 +399,50 @@ class _Run:
 
     def receiver(self) -> Callable[[Task, Any], Result]:
         """Return what takes note of deliveries."""
-        start, contents, reached = self._start, self._contents, self._rest.reached
+        start, contents, reached = self._start, self._contents, self.rest.reached
         epoch, batches = start.epoch, start.batches_processed
 
         def received(task: Task, batch: Any) -> Result:
             at = self._position = reached(task.number - batches)
+            found: Contents = (contents, task)
+            if type(batch) is Partial:
+                found, batch = self._without_left_out(batch, task)
             if not start.ahead:
-                return (Progress(epoch, at, task.number), (contents, task)), batch
+                return (Progress(epoch, at, task.number), found), batch
             progress = Progress(epoch, at, task.number, ahead=beyond(start.ahead, at))
-            return (progress, (contents, task)), batch
+            return (progress, found), batch
 
         return received
 
+    def _without_left_out(self, batch: Partial, task: Task) -> tuple[Contents, Any]:
+        return without_left_out(
+            batch,
+            task,
+            self._fetch,
+            self._contents,
+            lambda task: self.of_others(self._counted(task)),
+            self.rest.plan.topology,
+        )
+
+    def _steps_before(self, task: Task) -> int:
+        return task.number - self._start.batches_processed - 1
+
+    def _counted(self, task: Task) -> int:
+        """Return where the step of a task begins, counted around the gaps."""
+        return self.rest.start + self._steps_before(task) * self.rest.plan.step_size
+
     def _contents(self, task: Task) -> Delivered:
         samples: Any = task.payload
-        before = task.number - self._start.batches_processed - 1
-        rest, step = self._rest, self._rest.plan.step_size
-        padding = rest.plan.padding(rest.start + before * step, self._deal)
-        return _delivered(self._start.epoch, rest.reached(before), samples, padding)
+        position = self.rest.reached(self._steps_before(task))
+        padding = self.padding(self._counted(task))
+        return _delivered(self.keys.epoch, position, samples, padding)
+
+
+def _samples(order: Order, positions: NDArray[np.int64], keys: EpochKeys) -> Samples:
+    indices = order.indices(keys.epoch, positions)
+    if order.of_batches:
+        indices = positions = np.concatenate([_NONE, *indices])
+    return Samples(indices, positions, keys)
 
 
 def _delivered(

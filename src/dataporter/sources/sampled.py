@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import StateMismatchError, StateMismatchWarning
-from dataporter.fetch import Fetches
+from dataporter.fetch import Fetcher, Partial
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples, Task
 from dataporter.law import Topology
@@ -25,6 +25,7 @@ from dataporter.law.state import Progress
 from dataporter.sources.arrivals import as_they_come
 from dataporter.sources.delivered import Delivered
 from dataporter.sources.drawing import Drawing, Isolated
+from dataporter.sources.left_out import without_left_out
 from dataporter.sources.source import Reading, Result, Resumption, Source
 from dataporter.sources.users_sampler import Drawer, UsersSampler, is_torchs_batch_sampler
 from dataporter.user_warnings import warn_user
@@ -39,7 +40,7 @@ class SampledSource(Source):
     def __init__(
         self,
         dataset: Any,
-        fetch: Fetches,
+        fetch: Fetcher,
         sampler: UsersSampler,
         *,
         batch_size: int | None,
@@ -163,13 +164,23 @@ class SampledSource(Source):
     def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
         self._newest = self._sampler.handed_over()
         led_to: dict[int, Progress] = {}  # by the number of the task that leads there
+        contents = partial(_contents, progress.epoch, self._topology.rank)
+        left_out = partial(
+            without_left_out,
+            fetch=self._fetch,
+            contents=contents,
+            others=lambda _: None,  # only the sampler knows
+            topology=self._topology,
+        )
 
         def received(task: Task, batch: Any) -> Result:
             reached, payload = led_to.pop(task.number), cast("Samples", task.payload)
+            if type(batch) is Partial:
+                found, batch = left_out(batch, task)
+                return (reached, found), batch
             holds = contents if len(payload.positions) else partial(_nothing, reached)
             return (reached, (holds, task)), batch
 
-        contents = partial(_contents, progress.epoch, self._topology.rank)
         reading = Reading(
             tasks=self._tasks(progress, self._newest, led_to),
             fetch=self._fetch,

@@ -179,6 +179,10 @@ class Source(ABC):
         """Say what this rank's batch of the step that begins at a position holds, or raise."""
         raise OptionError(self._no_positions)
 
+    def others_at(self, epoch: int, position: int) -> Iterator[Samples]:
+        """Yield the other ranks' batches of the step that begins at a position, or raise."""
+        raise OptionError(self._no_positions)
+
     def exclude(self, epoch: int, start: int, stop: int) -> None:
         """Leave out a span of positions from now on, or raise."""
         raise OptionError(self._no_positions)

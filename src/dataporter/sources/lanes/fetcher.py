@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from dataporter.errors import LaneError, add_note
-from dataporter.fetch import Fetcher, Skipped, getitems_of
+from dataporter.fetch import Fetcher, getitems_of
 from dataporter.fetch.collate import Empty
 from dataporter.fetch.randomness import EpochKeys, LaneRandomness, each_seeded, in_lane
 from dataporter.fetch.tasks import LaneTurn, Samples, Start, payload_in_words
@@ -107,12 +107,6 @@ class LaneFetcher:
     @property
     def timing(self) -> Timing | None:
         return self._fetch.timing
-
-    def note_skipped(self, skipped: Skipped) -> None:
-        """Do nothing: a lane leaves out no sample."""
-
-    def report_to(self, report: Callable[[Skipped], None]) -> None:
-        """Do nothing: a lane leaves out no sample."""
 
     def begin_pass(self) -> None:
         """Do nothing: lanes begin one by one."""
