@@ -1,12 +1,14 @@
 """Lanes shared among ranks, told or of real gloo groups; other numbers of ranks at a resume."""
 
 import itertools
+import signal
 from typing import Any
 
 import pytest
 from groups import on_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupting import interrupted, raise_tick
 from streamed import OwnIterator, Packed, Shards, StatefulShards
 from support import flat, one_pass, passes, plain
 
@@ -246,3 +248,29 @@ def test_a_group_is_followed_by_one_of_another_size():
     second = on_ranks(3, deliver_lanes, states, 99)
     both = flat(flat(answer["batches"]) for answer in [*first, *second])
     assert sorted(both) == EVERYTHING
+
+
+def interrupted_on_one_rank(rank: int, moments: int) -> tuple[list[list[Any]], int]:
+    """Read epochs; in each one, rank 0 is interrupted in its second step, later and later."""
+    signal.signal(signal.SIGALRM, raise_tick)
+    options = {"lanes": 4, "tail": "drop", "seed": 3}
+    loader = ResumableDataLoader(StatefulShards(LENGTHS), 2, **options)
+    epochs, times = [], 0
+    for moment in range(moments):
+        batches = iter(loader)
+        got = [plain(next(batches))]
+        if rank == 0:
+            times += interrupted(lambda: got.append(plain(next(batches))), moment)
+        epochs.append(got + [plain(batch) for batch in batches])
+    return epochs, times
+
+
+def test_a_rank_that_is_interrupted_in_a_step_makes_the_steps_that_the_others_make():
+    (first, times), (second, _) = on_ranks(2, interrupted_on_one_rank, 60)
+    (first_whole, _), (second_whole, _) = on_ranks(2, interrupted_on_one_rank, 1)
+    assert times > 20
+    assert {len(epoch) for epoch in first + second} == {len(first_whole[0])}
+    assert all(epoch == first[-1] for epoch in first[1:])
+    assert all(epoch == second[-1] for epoch in second[1:])
+    assert first_whole[0][:1] == first[0][:1]
+    assert second_whole == second[:1]

@@ -45,7 +45,8 @@ class IterableSource(LaneSource):
         self._seed = seed
         self._splits = self.world_may_change = splits
         self.states_differ = not splits
-        self._together = Together() if ends_together else None
+        self._ends_together = ends_together
+        self._together = Together()
         self._awaits_group = awaits_group
         self._in_order = in_order
 
@@ -73,7 +74,7 @@ class IterableSource(LaneSource):
         group = group_topology()
         if not self._awaits_group or group is None or group.world_size == 1:
             return
-        if self._splits or self._together is not None or is_shared_out(self.dataset):
+        if self._splits or self._ends_together or is_shared_out(self.dataset):
             msg = (
                 f"{type(self.dataset).__name__} is read by one rank, since no process group was up "
                 f"when this loader was built; now there are {group.world_size} ranks. Build it "
@@ -86,6 +87,7 @@ class IterableSource(LaneSource):
         self._awaits_group = False
 
     def fresh(self, epoch: int) -> Progress:
+        self._together.forget()
         return Progress(epoch=epoch, lanes=self._lanes)
 
     def ended(self, progress: Progress) -> Progress:
@@ -101,7 +103,7 @@ class IterableSource(LaneSource):
         )
 
     def together(self, results: Iterator[Result]) -> Iterator[Result]:
-        if self._together is None or self._topology.world_size == 1:
+        if not self._ends_together or self._topology.world_size == 1:
             return results
         return self._together.ended(results)
 
@@ -139,6 +141,7 @@ class IterableSource(LaneSource):
 
     def resume(self, at: Resumption) -> None:
         self.restore(at.progress)
+        self._together.forget()
         self._seed = at.seed
         self._awaits_group = False
 

@@ -18,6 +18,8 @@ from dataporter.sources.source import Result
 from dataporter.sources.users_sampler import has_state
 from dataporter.user_warnings import warn_user
 
+_LOOKED_AHEAD = 8  # steps, more than a pass ever asks for before it hands one over
+
 
 def own_lanes(count: int, topology: Topology, *, split: bool) -> Sequence[int]:
     """The lanes that a rank reads: its share if lanes are split among ranks, else all.
@@ -95,13 +97,23 @@ def _why_again(dataset: Any) -> tuple[str, str]:
 
 
 class Together:
-    """Ends the passes of all ranks with the first that ends."""
+    """Ends the passes of all ranks with the first that ends.
+
+    Ranks are asked once for each step, also where one of them is interrupted and fetches it again.
+    """
 
     def __init__(self) -> None:
         self._group: Any = None
+        self._is_joining = False
+        # By number of the step, None for the end: what was asked, and the answer on its way.
+        self._asked: dict[int | None, tuple[torch.Tensor, list[Any]]] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_group": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Together, ()
+
+    def forget(self) -> None:
+        """Ask anew from now on: another pass begins, or a loaded state is followed."""
+        self._asked = {}
 
     def ended(self, results: Iterator[Result]) -> Iterator[Result]:
         """Yield results as long as every rank has one."""
@@ -111,16 +123,32 @@ class Together:
                 "that: call torch.distributed.init_process_group() first, or use tail='uneven'."
             )
             raise TopologyError(msg)
-        if self._group is None:
-            self._group = dist.new_group(backend="gloo")
+        self._join()
         for result in results:
-            is_batch = result[1] is not EMPTY and type(result[1]) is not Late
-            if is_batch and not self._all_have(1):
-                return
+            if result[1] is not EMPTY and type(result[1]) is not Late:
+                step = result[0][0].batches_processed
+                if not self._all_have(step, 1):
+                    return
+                self._asked.pop(step - _LOOKED_AHEAD, None)
             yield result
-        self._all_have(0)
+        self._all_have(None, 0)
 
-    def _all_have(self, mine: int) -> bool:
-        have = torch.tensor([mine])
-        dist.all_reduce(have, dist.ReduceOp.MIN, group=self._group)
+    def _join(self) -> None:
+        if self._group is not None:
+            return
+        if self._is_joining:
+            msg = (
+                "tail='drop': this rank was interrupted while all ranks joined a process group, "
+                "and they cannot join it again. Build the loader anew on all ranks."
+            )
+            raise TopologyError(msg)
+        self._is_joining = True
+        self._group = dist.new_group(backend="gloo")
+
+    def _all_have(self, step: int | None, mine: int) -> bool:
+        have, answers = self._asked.setdefault(step, (torch.tensor([mine]), []))
+        if not answers:
+            # In C alone: no handler of a signal runs between the question and the note of it.
+            answers.extend(map(self._group.allreduce, [[have]], [dist.ReduceOp.MIN]))
+        answers[0].wait()
         return bool(have.item())
