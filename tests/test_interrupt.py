@@ -13,10 +13,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from support import Ids, passes, plain
-from torch.utils.data import IterableDataset, RandomSampler
+from interrupting import Tick, interrupted, raise_tick
+from support import Ids, one_pass, passes, plain
+from torch.utils.data import IterableDataset, RandomSampler, Sampler
 from watching import environment
 
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
@@ -80,10 +82,6 @@ def test_a_script_that_saves_on_sigint_goes_on_with_the_next_batch(tmp_path: Pat
     assert seen == expected
 
 
-class Tick(BaseException):
-    """What a user's timer raises."""
-
-
 class Interrupted:
     """A consumer that a timer interrupts at random moments, and that goes on each time.
 
@@ -114,10 +112,7 @@ class Interrupted:
 
 @pytest.fixture
 def ticking():
-    def tick(_signal, _frame):
-        raise Tick
-
-    before = signal.signal(signal.SIGALRM, tick)
+    before = signal.signal(signal.SIGALRM, raise_tick)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
@@ -182,12 +177,10 @@ def test_who_catches_interrupts_and_goes_on_gets_every_batch_once(source, option
 TICKED = """
 import gc, signal
 from support import Ids
-from test_interrupt import Interrupted, Tick
+from interrupting import raise_tick
+from test_interrupt import Interrupted
 from watching import open_descriptors, until, worker_pids
 from dataporter import ResumableDataLoader
-
-def tick(_signal, _frame):
-    raise Tick
 
 def read(epochs):
     loader, consumer = ResumableDataLoader(Ids(60), 4, num_workers=2), Interrupted(2, 0.05)
@@ -195,7 +188,7 @@ def read(epochs):
         consumer.all_of(iter(loader))
     signal.setitimer(signal.ITIMER_REAL, 0)
 
-signal.signal(signal.SIGALRM, tick)
+signal.signal(signal.SIGALRM, raise_tick)
 read(1)
 gc.collect()
 before = open_descriptors()
@@ -215,6 +208,52 @@ def test_interrupts_leave_no_descriptors_and_no_children_behind():
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+class Counting(Ids):
+    """Read by index; its samples count how many were read, which is its state."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.read = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.read += 1
+        return 1000 * self.read + index
+
+    def state_dict(self) -> dict:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.read = state["read"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize(
+    ("options", "stride"),
+    [({}, 1), ({"num_workers": 2, "persistent_workers": True}, 2), ({"num_workers": 2}, 17)],
+    ids=["inline", "persistent workers", "workers"],
+)
+@pytest.mark.parametrize("source", [*SOURCES, "a dataset with a state"])
+def test_an_iter_that_is_interrupted_and_tried_again_equals_one_that_is_not(
+    source, options, stride
+):
+    def make() -> ResumableDataLoader:
+        dataset, more = {**SOURCES, "a dataset with a state": lambda: (Counting(60), {})}[source]()
+        return ResumableDataLoader(dataset, 4, seed=3, **more, **options)
+
+    loader, other, times = make(), make(), itertools.count(0, stride)
+    loader.load_state_dict(other.state_dict())
+    while interrupted(loader.__iter__, next(times)):
+        assert one_pass(loader) == one_pass(other), times
+        batches, others = iter(loader), iter(other)
+        assert [plain(next(batches)) for _ in range(3)] == [plain(next(others)) for _ in range(3)]
+        state = other.state_dict()
+        del batches, others
+        loader.load_state_dict(state)  # where a pass is to begin that is interrupted next
+        other.load_state_dict(state)
+    assert next(times) > 20
 
 
 class Drawer(Ids):
@@ -284,4 +323,34 @@ def test_an_interrupt_at_any_moment_leaves_generators_and_sample_alone(
         assert before.still_holds(), moment
         with pytest.raises(NoSampleError):
             sample_rng()
+    assert moment > 10
+
+
+class DrawingSampler(Sampler):
+    """Draws each index from the global generators."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(12):
+            yield int(torch.randint(12, ()).item()) + random.randrange(12) + np.random.randint(12)
+
+    def __len__(self) -> int:
+        return 12
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("sampler", [DrawingSampler(), RandomSampler(Ids(40))], ids=repr)
+@pytest.mark.parametrize("batches_before", [None, 0, 1])
+def test_an_interrupt_while_a_sampler_draws_leaves_generators_alone(sampler, batches_before):
+    def begin() -> Callable[[], object]:
+        loader = ResumableDataLoader(Ids(40), 4, sampler=sampler, seed=1)
+        if batches_before is None:
+            return loader.__iter__
+        batches = iter(loader)
+        for _ in range(batches_before):
+            next(batches)
+        return batches.__next__
+
+    before = capture()
+    for moment in interrupt_everywhere(begin):
+        assert before.still_holds(), moment
     assert moment > 10

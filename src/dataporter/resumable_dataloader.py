@@ -203,9 +203,14 @@ class ResumableDataLoader(DataLoader[Sample_co]):
                 self._warn_if_dropped(epoch)
             self._go_to(epoch)
         self._source.look_again()
-        return Pass(
-            self._cursor, self._run, self._source, self._tallies, resumed_by_trainer=is_alone
-        )
+        before = self._cursor.newest_pass
+        try:
+            return Pass(
+                self._cursor, self._run, self._source, self._tallies, resumed_by_trainer=is_alone
+            )
+        except BaseException:  # an interrupt, once it had begun
+            self._cursor.take_back(before)
+            raise
 
     def steps(self, *, progress: bool = False) -> Iterator[tuple[int, Any]]:
         """Iterate over one pass: each batch with its number in the epoch, from 0.

@@ -27,6 +27,9 @@ class Epochs:
     def undo_restore(self) -> None:
         self.calls.append("undo")
 
+    def take_back(self, progress: Progress) -> None:
+        self.calls.append(("take back", progress.samples_processed))
+
     def settle(self, progress: Progress) -> None:
         self.calls.append(("settle", progress.samples_processed))
 
@@ -107,12 +110,30 @@ def test_what_was_broken_off_is_settled_once_and_what_ended_is_not():
 
 
 def test_a_pass_that_could_not_begin_is_begun_again():
-    cursor = Cursor(Epochs())
+    source = Epochs()
+    cursor = Cursor(source)
     cursor.load(Progress(epoch=1, samples_processed=5))
+    before = cursor.newest_pass
     begun = cursor.begin_pass()
-    cursor.take_back()
-    assert cursor.has_loaded_start
+    for _ in range(2):
+        cursor.take_back(before)
+        assert cursor.has_loaded_start
+    assert source.calls == []  # as soon as it matters
     assert cursor.begin_pass() == begun
+    assert source.calls == [("take back", 5)]
+    cursor.take_back(cursor.newest_pass)  # nothing has begun since
+    assert cursor.begin_pass().epoch == 2
+
+
+def test_what_could_not_begin_is_undone_before_another_epoch_is_chosen():
+    source = Epochs()
+    cursor = Cursor(source)
+    cursor.load(Progress(epoch=1, samples_processed=5))
+    before = cursor.newest_pass
+    cursor.begin_pass()
+    cursor.take_back(before)
+    cursor.set_epoch(3)
+    assert source.calls == [("take back", 5), "undo"]
 
 
 @given(st.integers(0, 4), st.integers(0, 3))

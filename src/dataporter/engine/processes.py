@@ -112,7 +112,6 @@ class ProcessEngine:
 
         If a worker dies, `renew` makes the tasks of its places anew.
         """
-        self._running = True
         self._crew.is_late = False
         self._recovery.renew = renew
         self._issuer.begin_run()
@@ -127,6 +126,7 @@ class ProcessEngine:
         pace = Pace(self._options.num_workers) if self._options.adapts else None
         take = self._take if pace is None and self._fetch.timing is None else self._take_timed
         try:
+            self._running = True
             yield None
             while self._board:
                 issue = take(tasks)

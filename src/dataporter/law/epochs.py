@@ -54,6 +54,10 @@ class Source(Protocol):
         """A pass was broken off at `progress`, whatever was drawn ahead of it."""
         ...
 
+    def take_back(self, progress: Progress) -> None:
+        """A pass that was to begin at `progress` could not, whatever was drawn for it."""
+        ...
+
 
 class Cursor:
     """The place where a run stands, and the rules by which it moves.
@@ -77,6 +81,7 @@ class Cursor:
         self._begun: _Start | None = None  # where the last pass was to begin
         self._pass = 0
         self._is_open = False  # a pass has begun since, and may have been broken off
+        self._taken_back: Progress | None = None  # of a pass that could not begin
         # Read by state_dict() at any moment: replaced as a whole, never changed in place.
         self.progress = self._start.progress
         self._earlier: tuple[Progress, ...] = ()  # of this pass, before the last batches
@@ -93,6 +98,7 @@ class Cursor:
         """Make the next pass continue at `progress`."""
         self._start = _Start(progress=progress, loaded=True)
         self._is_open = False
+        self._taken_back = None  # what is loaded was put in its place
         self._earlier = ()
         self.progress = progress
         self.loads += 1
@@ -116,6 +122,7 @@ class Cursor:
         if start is not None and start.loaded and start.progress.epoch == epoch:
             self._start = replace(start, chosen=True)
             return
+        self._undo_beginning()
         if start is not None and start.loaded:
             self._source.undo_restore()
         self._settle()
@@ -127,6 +134,7 @@ class Cursor:
         """Make the next pass begin at a position of an epoch, whatever was loaded before."""
         if position:
             self._source.at(self.progress, position)  # raises before anything has changed
+        self._undo_beginning()
         if self.has_loaded_start:
             self._source.undo_restore()
         self._settle()
@@ -139,6 +147,7 @@ class Cursor:
     def begin_pass(self) -> Progress:
         """Begin a pass, and say where. Nothing remains of it if that is `finished`."""
         start = self._start
+        self._undo_beginning()
         if start is None or not start.loaded:
             self._settle()
         if start is None:
@@ -157,10 +166,19 @@ class Cursor:
         self._pass += 1
         return progress
 
-    def take_back(self) -> None:
-        """Let the next pass begin where the last one should have begun but could not."""
-        self._start = self._begun
-        self._is_open = False
+    def take_back(self, newest_pass: int) -> None:
+        """If a pass has begun after that one, it could not: the next begins in its place."""
+        if self._pass == newest_pass or self._begun is None:
+            return
+        # Assignments only: an interrupt may be on its way, and another one may come.
+        self._taken_back = self._begun.progress
+        self._start, self._is_open = self._begun, False
+
+    def _undo_beginning(self) -> None:
+        """Have the source forget what was drawn for a pass that could not begin."""
+        if self._taken_back is not None:
+            self._source.take_back(self._taken_back)
+            self._taken_back = None
 
     def _settle(self) -> None:
         """If a pass was broken off, have what was drawn ahead of it forgotten, once."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.fetch.generators import capture, seed_all
+from dataporter.fetch.generators import Captured, capture, seed_all
 from dataporter.law.ranges import Ranges, outside
 from dataporter.sources.users_sampler import Drawer, UsersSampler
+
+Drawn = TypeVar("Drawn")
 
 _DROPPED = 2**16  # indices that are drawn and dropped at a time
 
@@ -24,7 +26,7 @@ class Drawing:
         self,
         sampler: UsersSampler,
         drawn_from: Any,
-        isolated: AbstractContextManager[None],
+        isolated: Isolated | Shared,
         drawer: Drawer | None,
         *,
         yields_batches: bool,
@@ -36,8 +38,7 @@ class Drawing:
         self._yields_batches = yields_batches
         self._rest: list[Any] = []  # of a batch of which a part was consumed
         sampler.draw_for(drawer)
-        with isolated:
-            self._begin()
+        isolated.call(self._begin)
 
     def _begin(self) -> None:
         self._each = iter(self._drawn_from)
@@ -72,10 +73,9 @@ class Drawing:
             return rest
         if self._sampler.draw_for(self._drawer) and self._sampler.is_stateful:
             self._begin()  # a state that was put back takes effect in a new iterator
-        with self._isolated:
-            if not self._yields_batches:
-                return list(itertools.islice(self._each, count)) or None
-            batch = next(self._each, None)
+        if not self._yields_batches:
+            return self._isolated.call(lambda: list(itertools.islice(self._each, count))) or None
+        batch = self._isolated.call(lambda: next(self._each, None))
         return None if batch is None else _listed(batch)
 
     def skip(self, count: int, batches: int) -> int:
@@ -121,27 +121,42 @@ def _listed(batch: Any) -> list[Any]:
     return listed
 
 
-class Isolated(AbstractContextManager[None]):
+class Isolated:
     """Global generators of a sampler's own, seeded by a key, in place of the caller's.
 
     So its draws are the same at every replay, and neither take from nor give to the
-    numbers that the caller draws in between. After `uses`, it does nothing any more.
+    numbers that the caller draws in between. After `uses`, they are the caller's again.
     """
 
     def __init__(self, key: int, *, uses: int | None) -> None:
+        self._uses: int | None = None
+        self._own: Captured | None = None
+        self.call(partial(seed_all, key))
         self._uses = uses
-        self._callers = capture()
-        seed_all(key)
-        self._own = capture()
-        self._callers.restore()
 
-    def __enter__(self) -> None:
-        if self._uses != 0:
-            self._callers = capture()
-            self._own.restore()
-
-    def __exit__(self, *_: object) -> None:
-        if self._uses != 0:
+    def call(self, draw: Callable[[], Drawn]) -> Drawn:
+        """Call `draw` with these generators. The caller's are back then, whatever it raises."""
+        if self._uses == 0:
+            return draw()
+        callers = capture()
+        try:
+            if self._own is not None:
+                self._own.restore()
+            drawn = draw()
             self._own = capture()
-            self._callers.restore()
-            self._uses = None if self._uses is None else self._uses - 1
+        finally:
+            try:
+                callers.restore()
+            except BaseException:  # an interrupt
+                callers.restore()
+                raise
+        self._uses = None if self._uses is None else self._uses - 1
+        return drawn
+
+
+class Shared:
+    """The global generators as the caller has them, for a sampler that draws nothing."""
+
+    def call(self, draw: Callable[[], Drawn]) -> Drawn:
+        """Call `draw`."""
+        return draw()

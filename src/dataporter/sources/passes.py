@@ -77,8 +77,8 @@ class Pass(Iterator[Any]):
             self._log_start(progress, is_loaded=is_loaded)
             self._loads, self._changes = self._cursor.loads, self._cursor.changes
         except BaseException:
-            if self._cursor.newest_pass != before:
-                self._cursor.take_back()
+            self._results = iter(())
+            self._cursor.take_back(before)
             raise
 
     def _log_start(self, progress: Progress, *, is_loaded: bool) -> None:

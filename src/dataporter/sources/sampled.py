@@ -7,7 +7,6 @@ sampler has a state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -24,7 +23,7 @@ from dataporter.law.ranges import beyond
 from dataporter.law.state import Progress
 from dataporter.sources.arrivals import as_they_come
 from dataporter.sources.delivered import Delivered
-from dataporter.sources.drawing import Drawing, Isolated
+from dataporter.sources.drawing import Drawing, Isolated, Shared
 from dataporter.sources.left_out import without_left_out
 from dataporter.sources.source import Reading, Result, Resumption, Source
 from dataporter.sources.users_sampler import Drawer, UsersSampler, is_torchs_batch_sampler
@@ -145,6 +144,9 @@ class SampledSource(Source):
     def restore(self, progress: Progress) -> None:
         self._sampler.restore(progress.sampler, progress.rng_state)
 
+    def take_back(self, progress: Progress) -> None:
+        self._sampler.take_back(progress.sampler, progress.rng_state)
+
     def undo_restore(self) -> None:
         self._sampler.undo_restore()
 
@@ -246,7 +248,7 @@ class SampledSource(Source):
 
         Return the number of the next index too.
         """
-        isolated: AbstractContextManager[None] = nullcontext()
+        isolated: Isolated | Shared = Shared()
         if not (self._sampler.is_stateful or self._sampler.draws_nothing):
             key = key_as_int("sampler", self._seed, progress.epoch)
             # Those that draw at their start do so by their first index.

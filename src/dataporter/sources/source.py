@@ -198,6 +198,9 @@ class Source(ABC):
     def settle(self, progress: Progress) -> None:
         """Forget what was drawn ahead of `progress`, where a pass was broken off."""
 
+    def take_back(self, progress: Progress) -> None:
+        """Forget what was drawn for a pass that was to begin at `progress`, and could not."""
+
     @abstractmethod
     def num_batches(self) -> int:
         """Batches that this rank delivers in a full epoch."""

@@ -167,6 +167,12 @@ class UsersSampler:
             raise StateFormatError(msg) from error
         self._before_restore = before
 
+    def take_back(self, kept: dict[str, Any] | None, rng_state: str | None) -> None:
+        """Put back where a pass was to begin that could not; `undo_restore` undoes the same."""
+        before = self._before_restore
+        self.restore(kept, rng_state)
+        self._before_restore = before
+
     def undo_restore(self) -> None:
         """Go back to before `restore`: another epoch was chosen."""
         self.draw_for(None)

@@ -100,6 +100,10 @@ class IndexedLaneSource(LaneSource):
         self._inner.settle(progress)
         super().settle(progress)
 
+    def take_back(self, progress: Progress) -> None:
+        self._inner.take_back(progress)
+        super().take_back(progress)
+
     def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
         over = self._inner.begin(progress, same_workers=same_workers)
         return self._begin_lanes(over, progress, same_workers=same_workers, in_order=True)

@@ -70,6 +70,9 @@ class LaneSource(Source):
         self._lanes = self._began
         self._bring_along()
 
+    def take_back(self, progress: Progress) -> None:
+        self._bring_along()
+
     def restore(self, progress: Progress) -> None:
         lanes = lanes_of(progress)
         self._began = lanes.afresh({})
