@@ -22,6 +22,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── EmptyStepError        (RuntimeError)  one rank has nothing to deliver in a step
     ├── PredicateError        (RuntimeError)  a predicate raised, or returned no bool
     ├── StaleIteratorError    (RuntimeError)  an old iterator after `load_state_dict`
+    ├── SharedIteratorError   (RuntimeError)  two threads ask one iterator at the same time
     ├── LaneError             (RuntimeError)  a lane's state cannot be saved, copied or restored
     ├── NoSampleError         (RuntimeError)  `sample_rng()` outside of a sample's fetch
     ├── SharedGeneratorError  (RuntimeError)  a dataset draws from global generators in threads
@@ -158,6 +159,10 @@ class PredicateError(DataPorterError, RuntimeError):
 
 class StaleIteratorError(DataPorterError, RuntimeError):
     """An iterator was advanced after another one took over the loaded position."""
+
+
+class SharedIteratorError(DataPorterError, RuntimeError):
+    """An iterator was advanced while another call was advancing it."""
 
 
 class LaneError(DataPorterError, RuntimeError):

@@ -107,6 +107,20 @@ def test_a_pass_that_is_broken_off_loaded_or_sought_counts_what_it_delivered():
     assert resumed.stats().batches == resumed.stats().total_batches == 7
 
 
+def test_samples_are_exact_after_every_load_that_a_pass_follows():
+    loader = ResumableDataLoader(range(400), batch_size=4, shuffle=True, seed=1)
+    batches = iter(loader)
+    for delivered in range(10, 60, 10):
+        for _ in range(7):
+            next(batches)
+        state = loader.state_dict()
+        for _ in range(3):
+            next(batches)
+        loader.load_state_dict(state)
+        stats = loader.stats()
+        assert (stats.total_batches, stats.total_samples) == (delivered, 4 * delivered)
+
+
 def test_batches_that_fail_or_are_empty_are_not_counted():
     class Damaged(Ids):
         def __getitem__(self, index):

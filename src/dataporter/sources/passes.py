@@ -14,9 +14,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from time import monotonic_ns
-from typing import Any
+from typing import Any, NoReturn
 
-from dataporter.errors import StaleIteratorError
+from dataporter.errors import SharedIteratorError, StaleIteratorError
 from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.law.epochs import Cursor
 from dataporter.law.explanation import counted
@@ -25,6 +25,12 @@ from dataporter.sources.source import Result, Source
 from dataporter.sources.tally import Tallies
 
 _log = logging.getLogger(__name__)
+
+_SHARED = (
+    "next() was called while another call was advancing this iterator, in another thread or before "
+    "a handler of a signal: batches could come twice or never. Ask for batches in one thread, and "
+    "hand them on through a queue.Queue; or guard each call of next() by one threading.Lock."
+)
 
 
 class Pass(Iterator[Any]):
@@ -51,6 +57,7 @@ class Pass(Iterator[Any]):
         self._tallies = tallies
         self._resumed_by_trainer = resumed_by_trainer  # until there is a result
         self._was_loaded = cursor.has_loaded_start
+        self._is_busy = False  # while a call advances this pass
         self._begin()
 
     @property
@@ -93,44 +100,52 @@ class Pass(Iterator[Any]):
             _log.debug("begins epoch %d at %s", progress.epoch, where)
 
     def __next__(self) -> Any:
-        tally = self._tally
-        tally.unmeasured -= 1
-        if tally.unmeasured < 0:
-            self._measure_next()
-        while True:
-            if self._changes != self._cursor.changes and self._results is not None:
-                self._follow_change()
-            if not self._broken and self._coming:
-                leads_to, batch = self._coming[0]
-            else:
-                try:
-                    leads_to, batch = self._next_result()
-                except StopIteration:
-                    self._finish()
-                    raise
-            if type(batch) is Late:
-                # Nothing has changed: the next call waits on for the same batch.
-                self._coming, self._broken = self._coming[1:], False
-                try:
-                    raise batch.error
-                finally:
-                    del batch  # it would be held by this frame, which its error holds
-            progress, contents = leads_to
-            if type(batch) is Failed:
-                # The state stays before it. Who catches this and goes on, goes on after it.
-                error = _raisable(batch.error)
-                self._note_undelivered(progress)
+        if self._is_busy:
+            raise SharedIteratorError(_SHARED)
+        self._is_busy = True  # an assignment: a lock's release is a moment for handlers of signals
+        try:
+            tally = self._tally
+            tally.unmeasured -= 1
+            if tally.unmeasured < 0:
+                self._measure_next()
+            while True:
+                if self._changes != self._cursor.changes and self._results is not None:
+                    self._follow_change()
+                if not self._broken and self._coming:
+                    leads_to, batch = self._coming[0]
+                else:
+                    try:
+                        leads_to, batch = self._next_result()
+                    except StopIteration:
+                        self._finish()
+                        raise
+                if type(batch) is Failed or type(batch) is Late:
+                    # Not held by this frame, which its error holds.
+                    held, batch = [batch], None
+                    self._raise(leads_to, held)
+                progress, contents = leads_to
+                if batch is EMPTY:  # every sample of it was left out
+                    self._note_undelivered(progress)
+                self._cursor.deliver(progress, contents, by=self._number)
                 self._tally.last, self._coming, self._broken = leads_to, self._coming[1:], False
-                try:
-                    raise error
-                finally:
-                    del batch, error  # likewise: the pass would not end when it is dropped
-            if batch is EMPTY:  # every sample of it was left out
-                self._note_undelivered(progress)
-            self._cursor.deliver(progress, contents, by=self._number)
-            self._tally.last, self._coming, self._broken = leads_to, self._coming[1:], False
-            if batch is not EMPTY:
-                return batch
+                if batch is not EMPTY:
+                    return batch
+        finally:
+            self._is_busy = False
+
+    def _raise(self, leads_to: Any, held: list[Failed | Late]) -> NoReturn:
+        """Raise the error that came in place of a batch."""
+        if type(held[0]) is Failed:
+            # The state stays before it. Who catches this and goes on, goes on after it.
+            self._note_undelivered(leads_to[0])
+            self._tally.last = leads_to
+        # If it is late nothing has changed: the next call waits on for the same batch.
+        error = _raisable(held.pop().error)
+        self._coming, self._broken = self._coming[1:], False
+        try:
+            raise error
+        finally:
+            del error  # it holds this frame: the pass would not end when it is dropped
 
     def _measure_next(self) -> None:
         """Get the batch that comes next, and measure it. It is handed over by the caller."""
@@ -222,6 +237,8 @@ class Pass(Iterator[Any]):
                 self._look_ahead()
         except StopIteration:
             return True
+        except SharedIteratorError:
+            raise
         except Exception:  # noqa: BLE001  the next call tries from here again
             return False
         return False
@@ -235,9 +252,15 @@ class Pass(Iterator[Any]):
 
     def _look_ahead(self) -> None:
         """Look likewise, before the batch is asked for: that is waiting too."""
-        asked = monotonic_ns()
-        self._look()
-        self._tally.note_wait(asked)
+        if self._is_busy:
+            raise SharedIteratorError(_SHARED)
+        self._is_busy = True
+        try:
+            asked = monotonic_ns()
+            self._look()
+            self._tally.note_wait(asked)
+        finally:
+            self._is_busy = False
 
     def _follow_change(self) -> None:
         if self._loads == self._cursor.loads:
@@ -252,6 +275,7 @@ class Pass(Iterator[Any]):
             )
             raise StaleIteratorError(msg)
         self._begin()
+        self._measure_next()  # a tally begins, which knows no batch yet
 
 
 def _raisable(error: Exception) -> Exception:
