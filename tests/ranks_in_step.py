@@ -10,6 +10,8 @@ from dataporter import ResumableDataLoader
 def ranks(
     length: int, world_size: int, batch_size: int, dataset: type[Ids] = Ids, **options: Any
 ) -> list[ResumableDataLoader]:
+    if not length:
+        options["shuffle"] = False  # there is nothing to shuffle, which is an error
     return [
         ResumableDataLoader(
             dataset(length),

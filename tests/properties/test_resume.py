@@ -26,7 +26,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "dataset": Augmented(length) if draw(st.booleans()) else Ids(length),
         "batch_size": draw(st.one_of(st.none(), st.integers(1, 9))),
-        "shuffle": draw(st.booleans()),
+        "shuffle": length > 0 and draw(st.booleans()),
         "seed": draw(st.integers(0, 2**64 - 1)),
     }
 

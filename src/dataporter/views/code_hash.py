@@ -278,7 +278,8 @@ class _Walk:
                 self._unknown(f"a {_shown(kind)}")
             self._say("installed", f"{module}.{reduced} {_release(module)}")
         else:
-            make, args, state, items, pairs, *rest = (*reduced, None, None, None)
+            parts: tuple[Any, ...] = (*reduced, None, None, None)
+            make, args, state, items, pairs, *rest = parts
             self._all("pickled", make, args, state, list(items or ()), list(pairs or ()), *rest)
 
 
@@ -321,8 +322,8 @@ def _release(module: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        names = importlib.metadata.packages_distributions().get(package)
-        return names and ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+        names = importlib.metadata.packages_distributions().get(package, [])
+        return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names) or None
 
 
 def _globals_of(code: CodeType) -> Iterator[tuple[str, ...]]:

@@ -96,9 +96,7 @@ def joined_evidence(datasets: Sequence[Any], name: str) -> Evidence | None:
     known = [each for each in parts if each is not None]
     if len(known) < len(parts):
         return None
-    code, declared = (
-        tuple(value for each in known for value in each[field]) for field in (1, 2)
-    )
+    code, declared = (tuple(value for each in known for value in each[field]) for field in (1, 2))
     return Evidence(json.dumps([[each.data for each in known], name]), code, declared)
 
 

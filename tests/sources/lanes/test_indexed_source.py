@@ -65,6 +65,7 @@ def made(seed):
     return ResumableDataLoader(dataset, batch_size=2, sampler=sampler)
 
 
+@pytest.mark.filterwarnings("ignore::dataporter.PositionDroppedWarning")
 @pytest.mark.parametrize("leave", [lambda one: one.set_epoch(1), lambda one: one.seek(1)])
 def test_a_loaded_place_that_is_given_up_leaves_the_sampler_as_it_was(leave):
     saved = made(seed=1)
