@@ -338,7 +338,9 @@ class DrawingSampler(Sampler):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("sampler", [DrawingSampler(), RandomSampler(Ids(40))], ids=repr)
+@pytest.mark.parametrize(
+    "sampler", [DrawingSampler(), RandomSampler(Ids(40))], ids=["own", "torch"]
+)
 @pytest.mark.parametrize("batches_before", [None, 0, 1])
 def test_an_interrupt_while_a_sampler_draws_leaves_generators_alone(sampler, batches_before):
     def begin() -> Callable[[], object]:
