@@ -26,7 +26,7 @@ def with_accelerate():
     accelerator = Accelerator(cpu=True)
     loader = accelerator.prepare(ResumableDataLoader(range(SAMPLES), BATCH))
     tensors, objects, losses = [], [], []
-    for batch in loader:
+    for _, batch in loader.steps():  # whose iteration is that over the loader
         ids, doubled = accelerator.gather_for_metrics((batch, {"doubled": 2 * batch}))
         tensors += zip(ids.tolist(), doubled["doubled"].tolist(), strict=True)
         objects += accelerator.gather_for_metrics([str(index) for index in batch.tolist()])

@@ -17,6 +17,7 @@ from dataporter import (
     StateMismatchError,
     StateMissingError,
 )
+from dataporter.resumable_dataloader import _OURS
 from dataporter.trainers.accelerate import Accelerator, PreparedLoader
 from dataporter.trainers.loader_states import FILE
 
@@ -68,6 +69,58 @@ def test_prepare_hands_out_the_loader_itself_with_all_that_it_has():
     whole.set_epoch(5)
     assert one_pass(loader) == one_pass(whole)
     assert loader.state_dict() == whole.state_dict()
+
+
+# What a prepared loader passes on as it is: the run's place, its contents and options. None of it
+# delivers a batch; samples are as the dataset gives them.
+PASSED_ON = {
+    *("batches_processed", "contents_at", "delivered", "epoch", "exclude", "excluded", "explain"),
+    *("load_state_dict", "plan", "samples_at", "samples_processed", "seed", "seek", "set_epoch"),
+    *("skipped", "state_dict", "stats"),
+    # For trainers and tools
+    *("check_worker_number_rationality", "note_times", "sampler"),
+    # Torch's
+    *("batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "generator"),
+    *("in_order", "num_workers", "persistent_workers", "pin_memory", "pin_memory_device"),
+    *("prefetch_factor", "timeout", "worker_init_fn"),
+}
+PREPARED = {"batch_at", "device", "multiprocessing_context", "steps"}
+
+
+def test_each_name_of_a_loader_is_prepared_or_passed_on_as_decided():
+    loader = ResumableDataLoader(Ids(4))
+    options = set(_OURS) - {"device", "seed"}  # read as they were given
+    names = {name for name in dir(loader) if not name.startswith("_")}
+    declared = {name for name in DataLoader.__annotations__ if not name.startswith("_")}
+    assert (names | declared) - options <= PASSED_ON | PREPARED
+    own = {name for name in vars(PreparedLoader) if not name.startswith("_")}
+    assert own - {"end_of_dataloader", "remainder"} == PREPARED - {"device"}  # Accelerate's two
+    _, prepared_loader = prepared(Ids(4))
+    for name in (*PASSED_ON, *options):
+        assert getattr(prepared_loader, name) == getattr(prepared_loader.loader, name)
+    for name in ("_source", "_get_iterator", "_run"):
+        assert not hasattr(prepared_loader, name)
+
+
+def test_steps_are_prepared_as_batches_are():
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    _, loader = prepared(Ids(10), accelerator)
+    loader.device = torch.device("meta")  # another one than that on which batches are fetched
+    model = accelerator.prepare(nn.Linear(1, 1))
+    found = []
+    for step, batch in loader.steps():
+        with accelerator.accumulate(model):
+            found.append((step, accelerator.sync_gradients, batch.device.type))
+    assert found == [(0, False, "meta"), (1, False, "meta"), (2, True, "meta"), (3, True, "meta")]
+    assert [step for step, _ in loader.steps(progress=True)] == [0, 1, 2, 3]
+    assert loader.batch_at(0, 3).device.type == "meta"
+    assert loader.delivered is not None
+
+
+def test_an_attribute_that_is_set_reaches_the_loader():
+    _, loader = prepared(Ids(10), shuffle=False)
+    loader.collate_fn = lambda samples: torch.tensor(samples) + 100
+    assert one_pass(loader)[0] == [100, 101, 102]
 
 
 def test_a_loader_of_torchs_is_prepared_as_always():

@@ -26,6 +26,7 @@ from dataporter.errors import (
 from dataporter.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.delivered import rows_of
+from dataporter.steps import numbered, numbered_with_bar, progress_bars
 from dataporter.trainers.loader_states import (
     FILE,
     States,
@@ -48,12 +49,20 @@ from accelerate.utils import send_to_device  # noqa: E402
 _REMEDY = "Pass restart_epoch=True to load_state to restart the loader's epoch."
 
 
+# Attributes of a prepared loader itself; what else is set on it belongs to the loader.
+_OWN = {
+    *("loader", "device", "non_blocking"),
+    *("gradient_state", "end_of_dataloader", "remainder"),  # Accelerate's
+}
+
+
 class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types
     """One of our loaders as `Accelerator.prepare` returns it.
 
-    Everything except iteration is the loader's own: `len()`, `epoch`, `set_epoch`, `seek`,
-    `batches_processed`, `state_dict`. The look-ahead for the last batch delivers nothing, so a
-    state taken in a training step includes exactly the batches up to this one.
+    Whatever delivers batches is prepared: iteration, `steps`, `batch_at`. Everything else is the
+    loader's own, read and set: `len()`, `epoch`, `set_epoch`, `seek`, `batches_processed`,
+    `state_dict`, `collate_fn`. The look-ahead for the last batch delivers nothing, so a state taken
+    in a training step includes exactly the batches up to this one.
     """
 
     def __init__(
@@ -71,15 +80,27 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate 
         try:
             for batch in batches:
                 self.end_of_dataloader = batches.is_last()
-                if self.device is None:
-                    yield batch
-                else:
-                    yield send_to_device(batch, self.device, non_blocking=self.non_blocking)
+                yield self._placed(batch)
         finally:
             self.end()
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    def steps(self, *, progress: bool = False) -> Iterator[tuple[int, Any]]:
+        """Iterate over one pass: each prepared batch with its number in the epoch, from 0."""
+        if not progress:
+            return numbered(self)
+        return numbered_with_bar(self, progress_bars(), is_shown=lambda: topology().rank == 0)
+
+    def batch_at(self, epoch: int, position: int = 0) -> Any:
+        """Fetch the batch that this rank has in the step that begins at `position`, prepared."""
+        return self._placed(self.loader.batch_at(epoch, position))
+
+    def _placed(self, batch: Any) -> Any:
+        if self.device is None:
+            return batch
+        return send_to_device(batch, self.device, non_blocking=self.non_blocking)
 
     @property
     def multiprocessing_context(self) -> NoReturn:
@@ -91,9 +112,18 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate 
         raise OptionError(msg)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not set yet, as during unpickling
-            raise AttributeError(name)
+        # Private names lead past the preparation, and `loader` is not set while unpickling.
+        if name == "loader" or name.startswith("_"):
+            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(msg)
         return getattr(self.loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_own = name in _OWN or name.startswith("_") or not hasattr(self.loader, name)
+        if is_own:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.loader, name, value)
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
