@@ -1,5 +1,6 @@
 """Signals at chosen moments: their handler raises as one of dataporter's functions is entered."""
 
+import gc
 import itertools
 import signal
 import sys
@@ -29,6 +30,8 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
             sys.settrace(None)
             signal.raise_signal(signal.SIGALRM)
 
+    collects = gc.isenabled()
+    gc.disable()  # it may call functions of dataporter, and what those raise is lost
     sys.settrace(trace)
     try:
         call()
@@ -36,4 +39,6 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
         return True
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return False

@@ -153,7 +153,8 @@ def assert_tidy(cache: Path, budget: int) -> None:
     (table,) = cache.rglob("sizes")
     recorded = np.fromfile(table, np.int64)
     found = {int(path.stem): path.stat().st_size for path in table.parent.glob("*.block")}
-    assert {int(entry): int(recorded[entry]) for entry in recorded.nonzero()[0]} == found
+    known = {int(entry): int(recorded[entry]) for entry in recorded.nonzero()[0]}
+    assert known == found, f"the table has {known}, the folder {found}"
     assert sum(found.values()) <= budget
     names = {path.name for path in cache.rglob("*") if path.is_file()}
     assert names == {"sizes", *(f"{entry:08}.block" for entry in found)}

@@ -19,7 +19,7 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -200,7 +200,8 @@ class BlockCache(CachedBlocks):
         while not self.holds(block):
             with _named_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)  # if somebody has cleared the cache
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                with self._mutex:  # or this process is at its end
+                    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 try:
                     _lock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -282,12 +283,15 @@ class BlockCache(CachedBlocks):
         """Remove temporary files whose writers are dead, and entries without a file."""
         with os.scandir(self.folder) as entries:
             names = [entry.name for entry in entries]
+        self._remove_unwritten(names)
+        with self._locked():
+            self._forget_missing(self.sizes())
+
+    def _remove_unwritten(self, names: Iterable[str]) -> None:
         for name in names:
             if _TEMPORARY.fullmatch(name):
                 with suppress(OSError):  # locked by its writer, or removed by another
                     _remove_if_nobody_writes(self.folder / name)
-        with self._locked():
-            self._forget_missing(self.sizes())
 
     def _forget_missing(self, sizes: NDArray[np.int64]) -> None:
         """Set entries to 0 that have neither a block nor a writer; `sizes` is changed too."""
@@ -300,9 +304,15 @@ class BlockCache(CachedBlocks):
                 self._record(block, 0)
 
     def abandon(self) -> None:
-        """Remove the temporary files of this process. No thread of it may go on."""
+        """Give up what this process is writing: it ends next, and holds the lock until then."""
+        self._mutex.acquire()
+        _lock(self._tables[-1], fcntl.LOCK_EX)
         for block in list(self._writing):
             (self.folder / f"{block:08}.tmp").unlink(missing_ok=True)
+            if self._recorded(block) < 0:
+                self._record(block, 0)
+        # A thread may have opened a file, and not begun to write.
+        self._remove_unwritten([path.name for path in self.folder.iterdir()])
 
 
 def _victims(

@@ -49,7 +49,7 @@ def index(
     with shards_extra():
         figures = _figures(paths, columns, format_name, dtype, window, folder, rebuild, not as_json)
         if lengths is not None and figures.problem is None:
-            figures = _with_lengths(figures, paths, lengths, format_name, folder)
+            figures = _with_lengths(figures, paths, columns, lengths, format_name, folder)
     if as_json:
         typer.echo(json.dumps(figures.as_dict(), indent=2))
     else:
@@ -89,6 +89,7 @@ def _figures(
 def _with_lengths(
     figures: IndexFigures,
     paths: list[str],
+    columns: list[str] | None,
     column: str,
     format_name: str | None,
     folder: Path | None,
@@ -96,7 +97,9 @@ def _with_lengths(
     from dataporter.shards import ShardedDataset
     from dataporter.tools.index import lengths_of
 
-    data = ShardedDataset(paths, columns=[column], format=format_name, index=folder)
+    len(ShardedDataset(paths, columns=[column], format=format_name, index=folder))  # it is there
+    # Counts are kept for data that is read alike.
+    data = ShardedDataset(paths, columns=columns, format=format_name, index=folder)
     return replace(figures, lengths=lengths_of(data, column))
 
 
