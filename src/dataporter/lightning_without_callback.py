@@ -21,10 +21,10 @@ from dataporter.errors import MissingCallbackWarning
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _TRAINING = {f"{package}.loops.fit_loop" for package in _PACKAGES}
-_FETCHING = {  # between a loop and its loaders
+_FETCHING = {  # between that loop and its loaders
     f"{package}.{module}"
     for package in _PACKAGES
-    for module in ("loops.fetchers", "utilities.combined_loader")
+    for module in ("loops.fetchers", "loops.training_epoch_loop", "utilities.combined_loader")
 }
 
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()  # trainers
