@@ -35,7 +35,7 @@ def lightning_resumes_alone(*, loaded: bool) -> bool:
 
     Training is resumed if a state was `loaded` into the loader, or a checkpoint into the trainer.
     """
-    if not any(package in sys.modules for package in _PACKAGES):
+    if sys.modules.keys().isdisjoint(_PACKAGES):
         return False
     trainer = _training_trainer()
     if trainer is None or not (loaded or trainer.ckpt_path):
@@ -62,7 +62,7 @@ def _warn_once(trainer: Any) -> None:
 
 def is_in_lightnings_training() -> bool:
     """Return True if a trainer starts the calling pass for its training."""
-    if not any(package in sys.modules for package in _PACKAGES):
+    if sys.modules.keys().isdisjoint(_PACKAGES):
         return False
     return _training_trainer() is not None
 
