@@ -24,7 +24,7 @@ def announce_worker(worker: int, num_workers: int, seed: int, dataset: Any) -> N
 
 
 def call_announced(info: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call something while `get_worker_info()` answers `info`. It costs 0.1 µs."""
+    """Call something while `get_worker_info()` answers `info`, in 0.1 µs (`announced`: 0.3)."""
     before = torchs._worker_info  # noqa: SLF001  likewise
     try:
         torchs._worker_info = info  # noqa: SLF001  likewise

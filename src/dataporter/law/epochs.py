@@ -175,7 +175,7 @@ class Cursor:
         self._start, self._is_open = self._begun, False
 
     def _undo_beginning(self) -> None:
-        """Have the source forget what was drawn for a pass that could not begin."""
+        """Make the source forget what was drawn for a pass that could not begin."""
         if self._taken_back is not None:
             self._source.take_back(self._taken_back)
             self._taken_back = None

@@ -67,9 +67,8 @@ class PlannedSource(Source):
         self._grows = grows
         self._in_order = in_order
         self._excluded: Excluded = ()
-        self._lengths: dict[
-            int, int
-        ] = {}  # of the epochs that have begun here, if the dataset grows
+        # Of the epochs that have begun here, if the dataset grows.
+        self._lengths: dict[int, int] = {}
 
     @property
     def seed(self) -> int:
