@@ -29,10 +29,16 @@ from mutations import Change, changes, chosen
 
 # Tests that prove a room's promises, beside those in the room's own folder.
 FURTHER = {
-    "law": ("tests/properties", "tests/golden", "tests/sources/*.py"),
-    "sources": ("tests/properties", "tests/golden"),
-    "fetch": ("tests/properties", "tests/converters"),
-    "engine": ("tests/faults", "tests/sources"),
+    "law": ("tests/properties", "tests/golden", "tests/sources", "tests/test_seek.py"),
+    "sources": (
+        *("tests/properties", "tests/golden", "tests/engine/test_loader_stats.py"),
+        *("tests/test_look*.py", "tests/test_seek.py", "tests/test_steps.py", "tests/utils"),
+    ),
+    "fetch": (
+        *("tests/properties", "tests/converters", "tests/sources/lanes", "tests/tools/profile"),
+        "tests/training/test_*collator.py",
+    ),
+    "engine": ("tests/faults", "tests/sources", "tests/cluster", "tests/tools/profile"),
     "shards": ("tests/distributed/test_sharded_groups.py", "tests/golden", "tests/views"),
     "views": ("tests/properties", "tests/golden", "tests/shards/test_tracks.py"),
 }

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks_in_step import ranks
 from support import Augmented, Ids, Stateful, Stateless, one_pass, plain
-from torch.utils.data import IterableDataset
+from torch.utils.data import DistributedSampler, IterableDataset
 from transformers import BatchEncoding
 
 from dataporter import ResumableDataLoader
@@ -108,6 +108,15 @@ def test_a_sampler_of_ones_own_is_told_of_but_cannot_be_looked_into():
             loader.batch_at(0, 0)
         with pytest.raises(OptionError, match="finds any sample by its position"):
             loader.exclude(0, 0, 1)
+
+
+def test_ranks_of_a_users_sampler_deliver_a_step_at_one_position():
+    positions = []
+    for rank in (0, 1):
+        sampler = DistributedSampler(range(12), 2, rank, shuffle=False)
+        loader = ResumableDataLoader(range(12), 2, sampler=sampler)
+        positions.append([loader.delivered.position for _ in loader])
+    assert positions == [[0, 4, 8], [0, 4, 8]]
 
 
 class Unreadable(Ids):

@@ -24,6 +24,12 @@ from dataporter.fetch.tasks import Samples, Task
 GENERATORS = ["python", "gauss", "numpy", "torch", "own", "python numpy torch own gauss"]
 
 
+def test_the_numbers_of_a_key_are_the_same_in_every_version():
+    seed_all(0xDEADBEEF_01234567)
+    drawn = random.getrandbits(64), np.random.randint(2**31), torch.randint(2**31, ()).item()
+    assert drawn == (3832861220204003579, 956529277, 453914126)
+
+
 def disturb() -> None:
     """Draw an odd number of everything, so that waiting normal numbers wait."""
     random.gauss(0, 1)

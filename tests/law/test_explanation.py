@@ -182,6 +182,23 @@ def test_lanes_are_told_one_by_one_with_those_that_ended():
     assert "it stays in 3 lanes; batch size and workers may differ" in said["to resume"]
 
 
+@pytest.mark.parametrize(("count", "shown"), [(8, "0, 2, 4, 6, 8, 10, 12, 14;"), (9, "14, ...;")])
+def test_many_lanes_are_cut_short(count, shown):
+    lanes = {"lanes": 2 * count, "rank": 0, "world_size": 2}
+    loader = ResumableDataLoader(StatefulShards([1] * 2 * count), 2, **lanes)
+    assert shown in words(loader)["lanes"]
+
+
+def test_a_stream_of_several_ranks_has_an_unknown_length():
+    class Sized(StatefulShards):
+        def __len__(self):
+            return 6
+
+    for ranks, length in ((1, 6), (2, None)):
+        loader = ResumableDataLoader(Sized([3, 3]), 2, lanes=2, rank=0, world_size=ranks)
+        assert loader.explain().length == length
+
+
 def test_lanes_that_have_all_ended_leave_nothing_of_their_epoch():
     loader = advanced(ResumableDataLoader(StatefulShards([3, 1]), 2, lanes=2), 3)
     assert words(loader)["next"].startswith("nothing of epoch 0, whose last batch was delivered")

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dataporter.law.state import Identity, Progress, mismatches
+from dataporter.errors import StateFormatError
+from dataporter.law.state import Identity, Progress, build_state, mismatches, parse_state
 
 SAVED = Identity(
     seed=1,
@@ -42,3 +43,11 @@ def test_another_number_of_ranks_cannot_be_passed_over_where_others_share_the_da
     assert other_seed.as_error(Progress()).endswith(
         "pass strict=False to continue here at position 0."
     )
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**63, 1.5, True])
+@pytest.mark.parametrize("field", ["batch_size", "world_size"])
+def test_a_number_that_cannot_be_is_refused(field, number):
+    state = {**build_state(SAVED, Progress()), field: number}
+    with pytest.raises(StateFormatError, match=f"{field}.*an int of at least 1 and below 2..63"):
+        parse_state(state)

@@ -135,6 +135,16 @@ def test_what_was_looked_at_is_forgotten_when_a_state_is_loaded():
     assert plain(next(batches)) == first
 
 
+def test_after_a_load_the_batch_handed_over_last_is_not_the_last():
+    loader = make()
+    state = loader.state_dict()
+    batches = iter(loader)
+    seen = [plain(next(batches)) for _ in range(4)]
+    loader.load_state_dict(state)
+    assert not batches.is_last()
+    assert one_pass(batches) == seen
+
+
 class Breaks(Ids):
     """Raises at one sample, as long as there is an error to raise."""
 

@@ -37,7 +37,8 @@ def measured(clock, took, batches):
         if tally.unmeasured < 0:
             tally.measure(tally.last, None, asked)
             numbers.append(number)
-    assert tally.flow()[:2] == (batches, batches)
+    flow = tally.flow()
+    assert (flow.batches, flow.samples, flow.spent) == (batches, batches, took * batches)
     return numbers
 
 

@@ -265,6 +265,16 @@ def test_a_subclass_that_draws_otherwise_is_respected():
     assert one_pass(ResumableDataLoader(range(8), 4, sampler=Odd(8, seed=1))) == [[1, 3, 5, 7]]
 
 
+def test_a_batch_sampler_that_draws_otherwise_is_respected():
+    class Backwards(BatchSampler):
+        def __iter__(self):
+            return reversed([*super().__iter__()])
+
+    batches = Backwards(range(5), 2, drop_last=False)
+    loader = ResumableDataLoader(range(5), batch_sampler=batches)
+    assert one_pass(loader) == [[4], [2, 3], [0, 1]]
+
+
 def test_a_position_loaded_into_a_sampler_is_taken_over():
     sampler = ResumableSampler(8, seed=1)
     drawing = iter(sampler)

@@ -277,7 +277,7 @@ def finished(
     key: int,
     *,
     sample_keys: Callable[[], Sequence[int]],
-    seeds_globals: bool = True,
+    seeds_globals: bool,
 ) -> Result:
     """Apply a function to a batch, with the key as its randomness, seeded in any case.
 

@@ -126,7 +126,7 @@ class Cursor:
         if start is not None and start.loaded:
             self._source.undo_restore()
         self._settle()
-        self._start = _Start(progress=self._source.fresh(epoch), chosen=True)
+        self._start = _Start(progress=self._source.fresh(epoch))
         self._earlier = ()
         self.progress = self._start.progress
 

@@ -49,7 +49,7 @@ class Pass(Iterator[Any]):
         source: Source,
         tallies: Tallies,
         *,
-        resumed_by_trainer: bool = False,
+        resumed_by_trainer: bool,
     ) -> None:
         self._cursor = cursor
         self._run = run

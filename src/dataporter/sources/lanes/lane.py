@@ -37,9 +37,9 @@ class LaneContext:
 
     name: str
     dataset: Any
+    is_new: bool  # nothing was read from it
+    first: bytes | None  # the dataset's state before anything was read
     info: WorkerInfo | None = None  # what its dataset is told of itself as a worker
-    is_new: bool = True
-    first: bytes | None = None  # the dataset's state before anything was read
     reader: weakref.ref[Lane] | None = None  # which pass read it last
 
 
