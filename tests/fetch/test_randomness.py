@@ -30,6 +30,12 @@ def test_the_numbers_of_a_key_are_the_same_in_every_version():
     assert drawn == (3832861220204003579, 956529277, 453914126)
 
 
+def test_the_keys_of_an_epoch_are_the_same_in_every_version():
+    keys = EpochKeys(3, 1)
+    found = keys.sample_keys(np.array([5])), keys.batch_key(np.array([5])), keys.lane_key(2, 5)
+    assert found == ([17856912853911673527], 2550192723485653207, 14436338412231671708)
+
+
 def disturb() -> None:
     """Draw an odd number of everything, so that waiting normal numbers wait."""
     random.gauss(0, 1)
