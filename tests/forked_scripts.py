@@ -1,7 +1,8 @@
 """Scripts that run to their end in an interpreter of their own, which need not import torch anew.
 
 One interpreter imports once what the scripts need, and forks for each of them. A script is the
-last thing that its process does, so it ends as any interpreter ends.
+last thing that its process does, so it ends as any interpreter ends. A folder that stands `first`
+in PYTHONPATH gets an interpreter of its own, for what a sitecustomize.py in it changes.
 """
 
 import atexit
@@ -22,10 +23,13 @@ from typing import IO, NamedTuple
 from watching import environment
 
 _SERVER = """
-import json, os, signal, socket, sys, types
+import gc, json, os, signal, socket, sys, types
 
+gc.disable()
 import numpy, torch
 import dataporter, support, watching
+gc.freeze()
+gc.enable()
 
 with socket.socket(fileno=int(sys.argv[1])) as asked:
     while True:
@@ -83,13 +87,35 @@ class Script:
         return answer
 
 
+# Begins a script that is root in a name space of its own, with a file system in memory.
+_MOUNT = """
+import ctypes, os, subprocess
+_user, _group = os.getuid(), os.getgid()
+assert ctypes.CDLL(None).unshare(0x1002_0000) == 0  # CLONE_NEWUSER | CLONE_NEWNS
+for _name, _map in [
+    ("setgroups", "deny"), ("uid_map", f"0 {{_user}} 1"), ("gid_map", f"0 {{_group}} 1")
+]:
+    with open(f"/proc/self/{{_name}}", "w") as _file:
+        _file.write(_map)
+subprocess.run(["mount", "-t", "tmpfs", "-o", {options!r}, "tmpfs", {folder!r}], check=True)
+"""
+
+
+def mounting(folder: Path | str, options: str) -> str:
+    """Source with which a script begins that has a tmpfs of its own at a folder."""
+    return _MOUNT.format(folder=str(folder), options=options)
+
+
 @functools.cache
-def _server() -> socket.socket:
+def _server(first: Path | None) -> socket.socket:
     """Start the interpreter that forks; the socket by which it is asked to."""
     ours, its = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    variables = environment()
+    if first is not None:
+        variables["PYTHONPATH"] = f"{first}:{variables['PYTHONPATH']}"
     server = subprocess.Popen(
         [sys.executable, "-c", _SERVER, str(its.fileno())],
-        env=environment(),
+        env=variables,
         stdin=subprocess.DEVNULL,
         pass_fds=[its.fileno()],
     )
@@ -104,14 +130,13 @@ def _server() -> socket.socket:
 
 
 @contextlib.contextmanager
-def started(path: Path, *arguments: object) -> Iterator[Script]:
+def started(path: Path, *arguments: object, first: Path | None = None) -> Iterator[Script]:
     """Run a script of which the output is read as it comes; none of its processes stays."""
     out, its_out = os.pipe()
     err, its_err = os.pipe()
     with open(out) as stdout, open(err) as stderr:  # noqa: PTH123  descriptors have no path
         try:
-            asked = [path.read_text(), path, *arguments]
-            script = _start(asked, its_out, its_err, stdout, stderr)
+            script = _start(_asked(path, arguments), its_out, its_err, stdout, stderr, first)
         finally:
             os.close(its_out)
             os.close(its_err)
@@ -125,7 +150,8 @@ def started(path: Path, *arguments: object) -> Iterator[Script]:
 def started_on(descriptor: int, source: str, *arguments: object) -> Iterator[Script]:
     """Run a script whose output goes to a descriptor; none of its processes stays."""
     # Nobody reads the script's own files.
-    script = _start([source, "-c", *arguments], descriptor, descriptor, sys.stdout, sys.stderr)
+    asked = _asked(source, arguments)
+    script = _start(asked, descriptor, descriptor, sys.stdout, sys.stderr, None)
     try:
         yield script
     finally:
@@ -140,25 +166,35 @@ class Ended(NamedTuple):
     err: str
 
 
-def run_to_end(source: str, *arguments: object, timeout: float = 80) -> Ended:
-    """Run a script to its end."""
+def run_to_end(
+    script: str | Path, *arguments: object, timeout: float = 80, first: Path | None = None
+) -> Ended:
+    """Run a script to its end, as a file or as `python -c` runs its source."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        asked = [source, "-c", *arguments]
-        script = _start(asked, stdout.fileno(), stderr.fileno(), stdout, stderr)
+        asked = _asked(script, arguments)
+        started = _start(asked, stdout.fileno(), stderr.fileno(), stdout, stderr, first)
         try:
-            status = script.wait(timeout)
+            status = started.wait(timeout)
         finally:
-            _end(script)
+            _end(started)
         for file in (stdout, stderr):
             file.seek(0)
         return Ended(status, stdout.read(), stderr.read())
 
 
-def run(source: str, *arguments: object, timeout: float = 80) -> str:
+def run(
+    script: str | Path, *arguments: object, timeout: float = 80, first: Path | None = None
+) -> str:
     """Run a script to its end, in silence; what it printed."""
-    ended = run_to_end(source, *arguments, timeout=timeout)
+    ended = run_to_end(script, *arguments, timeout=timeout, first=first)
     assert (ended.status, ended.err) == (0, ""), ended.out + ended.err
     return ended.out
+
+
+def _asked(script: str | Path, arguments: tuple[object, ...]) -> list[object]:
+    if isinstance(script, Path):
+        return [script.read_text(), script, *arguments]
+    return [script, "-c", *arguments]
 
 
 def _end(script: Script) -> None:
@@ -169,8 +205,14 @@ def _end(script: Script) -> None:
 
 
 def _start(
-    asked: list[object], its_out: int, its_err: int, stdout: IO[str], stderr: IO[str]
+    asked: list[object],
+    its_out: int,
+    its_err: int,
+    stdout: IO[str],
+    stderr: IO[str],
+    first: Path | None,
 ) -> Script:
     message = json.dumps([str(part) for part in asked]).encode()
-    socket.send_fds(_server(), [message], [its_out, its_err])
-    return Script(_server(), stdout, stderr)
+    server = _server(first)
+    socket.send_fds(server, [message], [its_out, its_err])
+    return Script(server, stdout, stderr)

@@ -6,8 +6,7 @@ import sys
 import textwrap
 
 import pytest
-from forked_scripts import run
-from watching import environment
+from forked_scripts import mounting, run
 
 SMALL = 64  # MB of /dev/shm, what containers have unless told otherwise
 
@@ -60,17 +59,12 @@ with_small_shared_memory = pytest.mark.skipif(
 
 def run_with_small_shared_memory(body: str) -> None:
     """Run a script where /dev/shm holds 64 MB; it must end in silence and leave that empty."""
-    script = SETUP + textwrap.dedent(body) + "\nassert os.listdir('/dev/shm') == []\n"
-    mount = f"mount -t tmpfs -o size={SMALL}m tmpfs /dev/shm"
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$0" "$@"', sys.executable, "-c", script],  # noqa: S607
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    run(
+        mounting("/dev/shm", f"size={SMALL}m")  # noqa: S108  a file system of its own
+        + SETUP
+        + textwrap.dedent(body)
+        + "\nassert os.listdir('/dev/shm') == []\n",
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
 @with_small_shared_memory

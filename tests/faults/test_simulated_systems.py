@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from forked_scripts import mounting, run, run_to_end, started
 from test_environment import may_mount
 from watching import environment, is_running, until
 
@@ -114,35 +115,38 @@ def same(value):
 """
 
 
-def start(folder: Path, script: str, *, taking_away: str, temporary: Path | None = None):
-    """Start a script without what is taken away; its temporary files go where it is told."""
-    (folder / TAKING_AWAY).write_text(taking_away)
-    body = textwrap.indent(textwrap.dedent(script), "    ")
-    path = folder / "script.py"
-    path.write_text(f"{SETUP}\nif __name__ == '__main__':\n{body}")
+@pytest.fixture(scope="module")
+def without_memfd(tmp_path_factory):
+    """A folder that stands first in the path of a system without memfd_create."""
+    return taking_away(tmp_path_factory.mktemp("without_memfd"), WITHOUT_MEMFD)
+
+
+@pytest.fixture(scope="module")
+def like_macos(tmp_path_factory):
+    return taking_away(tmp_path_factory.mktemp("like_macos"), LIKE_MACOS)
+
+
+def taking_away(folder: Path, source: str) -> Path:
+    (folder / TAKING_AWAY).write_text(source)
+    return folder
+
+
+def keeping_files_in(temporary: Path) -> str:
+    """Source with which a script begins whose temporary files go to a folder."""
+    return f"""
+import os, tempfile
+os.environ["TMPDIR"] = tempfile.tempdir = {str(temporary)!r}
+"""
+
+
+def written(folder: Path, script: str, temporary: Path | None = None) -> Path:
+    """Write a script whose temporary files go where it is told."""
     temporary = temporary or folder / "temporary"
     temporary.mkdir(exist_ok=True)
-    variables = environment()
-    streams = Path(__file__).parents[1] / "streams"
-    variables["PYTHONPATH"] = f"{folder}:{streams}:{variables['PYTHONPATH']}"
-    return subprocess.Popen(
-        [sys.executable, str(path)],
-        env={**variables, "TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(folder: Path, script: str, **how) -> str:
-    """Run a script to its end, in silence; what it printed."""
-    process = start(folder, script, **how)
-    try:
-        output, errors = process.communicate(timeout=80)
-    finally:
-        process.kill()
-    assert (process.returncode, errors) == (0, ""), output + errors
-    return output
+    body = textwrap.indent(textwrap.dedent(script), "    ")
+    path = folder / "script.py"
+    path.write_text(f"{keeping_files_in(temporary)}{SETUP}\nif __name__ == '__main__':\n{body}")
+    return path
 
 
 @pytest.fixture(params=["disk", "tmpfs"])
@@ -168,25 +172,21 @@ def temporary(request, tmp_path):
 
 
 def test_simulated_python_without_memfd_takes_it_from_the_c_library(tmp_path):
-    run(
-        tmp_path,
-        """
+    script = """
         assert not hasattr(os, "memfd_create")
         loader = ResumableDataLoader(Ids(40), 4, shuffle=True, seed=1, num_workers=2)
         batches = iter(loader)
         next(batches)
         assert arena_bytes() > 0  # of memfds alone
-        """,
-        taking_away=WITHOUT_MEMFD_IN_PYTHON,
-    )
+    """
+    run(written(tmp_path, script), first=taking_away(tmp_path, WITHOUT_MEMFD_IN_PYTHON))
 
 
 GROWING = """
-methods = {methods}
 expected = [plain(batch) for batch in ResumableDataLoader(Growing(60), None)]
-for method in methods:
+for method, workers in {workers}.items():
     loader = ResumableDataLoader(
-        Growing(60), None, num_workers=2, collate_fn=same, persistent_workers=True,
+        Growing(60), None, num_workers=workers, collate_fn=same, persistent_workers=True,
         multiprocessing_context=method)
     kept = list(loader)
     assert [plain(batch) for batch in kept] == expected
@@ -195,19 +195,19 @@ for method in methods:
 """
 
 
-def test_simulated_linux_without_memfd_uses_a_file_that_grows(tmp_path, temporary):
-    run(
-        tmp_path,
-        GROWING.format(methods=["fork"]),
-        taking_away=WITHOUT_MEMFD,
-        temporary=temporary,
-    )
+def test_simulated_linux_without_memfd_uses_a_file_that_grows(tmp_path, temporary, without_memfd):
+    script = GROWING.format(workers={"fork": 2})
+    run(written(tmp_path, script, temporary), first=without_memfd)
 
 
 @pytest.mark.skipif(not may_mount(), reason="a small temporary folder needs user name spaces")
-def test_simulated_linux_without_memfd_says_that_its_temporary_folder_is_full(tmp_path):
-    (tmp_path / TAKING_AWAY).write_text(WITHOUT_MEMFD)
-    script = textwrap.dedent("""
+def test_simulated_linux_without_memfd_says_that_its_temporary_folder_is_full(
+    tmp_path, without_memfd
+):
+    shown = run(
+        mounting(tmp_path, "size=64m")
+        + keeping_files_in(tmp_path)
+        + textwrap.dedent("""
         import torch
         from dataporter import ResumableDataLoader
         batch = torch.zeros(8, 40_000_000, dtype=torch.uint8)
@@ -215,24 +215,11 @@ def test_simulated_linux_without_memfd_says_that_its_temporary_folder_is_full(tm
             list(ResumableDataLoader(batch, 1, num_workers=1))
         except OSError as error:
             print(error)
-    """)
-    (tmp_path / "small").mkdir()
-    mount = f"mount -t tmpfs -o size=64m tmpfs {tmp_path}/small"
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, script],  # noqa: S607
-        env={
-            **environment(),
-            "PYTHONPATH": f"{tmp_path}:{environment()['PYTHONPATH']}",
-            "TMPDIR": str(tmp_path / "small"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        """),
+        first=without_memfd,
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert "No space left" in done.stdout
-    assert "Set TMPDIR to a folder with more room" in done.stdout
+    assert "No space left" in shown
+    assert "Set TMPDIR to a folder with more room" in shown
 
 
 def test_a_batch_that_does_not_fit_a_simulated_arena_is_an_error(tmp_path):
@@ -248,13 +235,9 @@ def test_a_batch_that_does_not_fit_a_simulated_arena_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     "temporary", ["disk", pytest.param("tmpfs", marks=pytest.mark.soak)], indirect=True
 )
-def test_simulated_macos_delivers_forked_and_spawned(tmp_path, temporary):
-    run(
-        tmp_path,
-        GROWING.format(methods=["fork", "spawn"]),
-        taking_away=LIKE_MACOS,
-        temporary=temporary,
-    )
+def test_simulated_macos_delivers_forked_and_spawned(tmp_path, temporary, like_macos):
+    script = GROWING.format(workers={"fork": 2, "spawn": 1})
+    run(written(tmp_path, script, temporary), first=like_macos)
 
 
 KILLED = """
@@ -287,48 +270,33 @@ for dataset in (Augmented(90), IteratorShards([40, 35, 20], noisy=True)):
 """
 
 
-def test_simulated_macos_replaces_workers_and_gives_up_passes(tmp_path):
-    run(tmp_path, KILLED, taking_away=LIKE_MACOS)
+def test_simulated_macos_replaces_workers_and_gives_up_passes(tmp_path, like_macos):
+    run(written(tmp_path, KILLED), first=like_macos)
 
 
 @pytest.mark.skipif(not may_mount(), reason="to do without /proc needs user name spaces")
 def test_workers_are_replaced_where_proc_is_really_absent(tmp_path):
-    (tmp_path / "script.py").write_text(SETUP + KILLED)
-    streams = Path(__file__).parents[1] / "streams"
-    done = subprocess.run(
-        [
-            *("unshare", "-rm", "sh", "-c", 'mount -t tmpfs tmpfs /proc && exec "$0" "$1"'),
-            *(sys.executable, tmp_path / "script.py"),
-        ],
-        env={**environment(), "PYTHONPATH": f"{streams}:{environment()['PYTHONPATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
-    )
-    told = [line for line in done.stderr.splitlines() if "cpuinfo" not in line]  # torch misses it
-    assert (done.returncode, told) == (0, []), done.stdout + done.stderr
+    script = written(tmp_path, KILLED)
+    done = run_to_end(mounting("/proc", "size=1m") + script.read_text())
+    told = [line for line in done.err.splitlines() if "cpuinfo" not in line]  # torch misses it
+    assert (done.status, told) == (0, []), done.out + done.err
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.soak)])
-def test_workers_of_a_simulated_macos_end_when_their_parent_is_killed(tmp_path, method):
-    parent = start(
-        tmp_path,
-        f"""
+def test_workers_of_a_simulated_macos_end_when_their_parent_is_killed(tmp_path, like_macos, method):
+    script = f"""
         loader = ResumableDataLoader(
             Ids(10**6), 4, num_workers=2, multiprocessing_context={method!r})
         batches = iter(loader)
         next(batches)
         print(*(child.pid for child in multiprocessing.active_children()), flush=True)
         signal.pause()
-        """,
-        taking_away=LIKE_MACOS,
-    )
-    workers = [int(pid) for pid in parent.stdout.readline().split()]
-    assert len(workers) == 2, parent.stderr.read()
-    parent.kill()
-    parent.communicate()
-    until(lambda: not any(map(is_running, workers)))
+    """
+    with started(written(tmp_path, script), first=like_macos) as parent:
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2, parent.stderr.read()
+        parent.kill()
+        until(lambda: not any(map(is_running, workers)))
 
 
 # Windows
@@ -349,42 +317,6 @@ def run_like_windows(tmp_path: Path, script: str, before: str = "") -> str:
     return done.stdout
 
 
-def test_a_simulated_windows_imports_every_module_and_loads_inline_and_in_threads(tmp_path):
-    run_like_windows(
-        tmp_path,
-        """
-        import importlib, pkgutil
-        import dataporter
-        found = [m.name for m in pkgutil.walk_packages(dataporter.__path__, "dataporter.")]
-        # Other frameworks, and what the command is made with, have parts of Windows's own.
-        left_out = ("integrations", "trainers", "__main__", "tools.cli.")
-        left_out = tuple(f"dataporter.{room}" for room in left_out)
-        names = [name for name in found if not name.startswith(left_out)]
-        assert len(names) > 100
-        for name in (*names, "dataporter.tools.cli.signals"):
-            importlib.import_module(name)
-
-        from support import Augmented, passes, plain
-        from dataporter import ResumableDataLoader
-
-        def make(**options):
-            return ResumableDataLoader(Augmented(30, "own"), 4, shuffle=True, seed=3, **options)
-
-        expected = passes(make(), 2)
-        threads = {"engine": "threads", "num_workers": 2}
-        assert passes(make(**threads), 2) == expected
-        for options in ({}, threads):
-            loader = make(**options)
-            batches = iter(loader)
-            begun = [plain(next(batches)) for _ in range(3)]
-            state = loader.state_dict()
-            again = make(**options)
-            again.load_state_dict(state)
-            assert begun + passes(again, 1)[0] == expected[0]
-        """,
-    )
-
-
 REFUSED = """\
 num_workers=2 needs worker processes, which this system (win32) cannot run. Use engine='threads', \
 or num_workers=0.
@@ -399,11 +331,42 @@ other states with torch.save.
 """
 
 
-def test_a_simulated_windows_refuses_in_words_what_it_cannot_do(tmp_path):
+def test_a_simulated_windows_imports_every_module_loads_inline_and_in_threads_and_refuses_the_rest(
+    tmp_path,
+):
     shown = run_like_windows(
         tmp_path,
         f"""
-        from dataporter import DataPorterError, ResumableDataLoader
+        import importlib, pkgutil
+        import dataporter
+        found = [m.name for m in pkgutil.walk_packages(dataporter.__path__, "dataporter.")]
+        # Other frameworks, and what the command is made with, have parts of Windows's own.
+        left_out = ("integrations", "trainers", "__main__", "tools.cli.")
+        left_out = tuple(f"dataporter.{{room}}" for room in left_out)
+        names = [name for name in found if not name.startswith(left_out)]
+        assert len(names) > 100
+        for name in (*names, "dataporter.tools.cli.signals"):
+            importlib.import_module(name)
+
+        from support import Augmented, passes, plain
+        from dataporter import ResumableDataLoader
+
+        def make(**options):
+            return ResumableDataLoader(Augmented(30, "own"), 4, shuffle=True, seed=3, **options)
+
+        expected = passes(make(), 2)
+        threads = {{"engine": "threads", "num_workers": 2}}
+        assert passes(make(**threads), 2) == expected
+        for options in ({{}}, threads):
+            loader = make(**options)
+            batches = iter(loader)
+            begun = [plain(next(batches)) for _ in range(3)]
+            state = loader.state_dict()
+            again = make(**options)
+            again.load_state_dict(state)
+            assert begun + passes(again, 1)[0] == expected[0]
+
+        from dataporter import DataPorterError
         from dataporter.tools.profile import profile
         from dataporter.tools.verify import verify
         from dataporter.training import CheckpointManager
