@@ -52,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(NoProcesses())
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run last what imports much: until then, workers are forked from smaller processes."""
+    items.sort(key=lambda item: item.get_closest_marker("imports_much") is not None)
+
+
 def pytest_collection_finish() -> None:
     """Leave what was imported out of every collection of garbage: there are many of these."""
     gc.collect()
