@@ -71,7 +71,7 @@ def test_any_batch_of_any_loader_collects_what_has_ended():
     [
         {},
         {"persistent_workers": True},
-        {"persistent_workers": True, "multiprocessing_context": "spawn", "num_workers": 1},
+        {"persistent_workers": True, "multiprocessing_context": "forkserver"},
     ],
     ids=str,
 )

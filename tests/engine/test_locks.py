@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from forked_scripts import run
 from support import Ids
-from watching import run_script
 
 from dataporter import PageLockWarning, ResumableDataLoader
 
@@ -218,7 +218,7 @@ def test_where_page_locks_are_refused_one_warning_says_so_and_all_batches_come(
 
 
 def test_at_exit_what_is_still_locked_is_unlocked_once_and_by_the_process_that_locked_it():
-    printed = run_script(
+    printed = run(
         """
 import os, sys
 import torch

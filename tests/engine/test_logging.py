@@ -5,11 +5,10 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_scripts import run
 from support import Ids
 from watching import until, worker_pids
 
@@ -32,8 +31,7 @@ def test_importing_and_using_it_sets_up_no_logging():
         "named = [n for n in logging.root.manager.loggerDict if n.startswith('dataporter.')]\n"
         "assert named and not any(logging.getLogger(n).handlers for n in named), named\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert run(code) == ""
 
 
 def test_every_module_has_a_logger_of_its_own_name():

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from forked_scripts import run
 from watching import environment
 
 DEFINITIONS = """
@@ -81,7 +82,7 @@ def printed(*arguments: str, stdin: str = "") -> str:
 
 
 def test_a_command_may_not_send_what_it_defines():
-    assert printed("-c", DEFINITIONS + EACH) == "told\n"
+    assert run(DEFINITIONS + EACH) == "told\n"
 
 
 def test_an_interactive_session_may_not_send_what_it_defines():

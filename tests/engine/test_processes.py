@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked_scripts import run
 from support import Augmented, Ids, Stateful, Stateless, one_pass, pass_with_states, passes, plain
 from torch.utils.data import (
     BatchSampler,
@@ -21,7 +22,7 @@ from torch.utils.data import (
     TensorDataset,
     get_worker_info,
 )
-from watching import run_script, until, worker_pids
+from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, WorkerError, WorkerTimeoutError
@@ -68,7 +69,7 @@ def test_several_epochs_are_those_without_workers(workers, persistent):
 
 
 def test_the_fork_server_imports_what_workers_need_beside_what_the_user_has_it_import():
-    shown = run_script("""
+    shown = run("""
 import multiprocessing, torch
 from dataporter import ResumableDataLoader
 

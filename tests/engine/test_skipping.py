@@ -4,12 +4,10 @@ import logging
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
+from forked_scripts import run_to_end
 from support import Augmented, Ids, flat, one_pass
-from watching import environment
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import TooManySkippedError, WorkerRestartWarning
@@ -137,7 +135,7 @@ def test_a_dataset_where_everything_fails_gives_no_batch():
         {"num_workers": 0},
         {"num_workers": 3},
         {"num_workers": 3, "persistent_workers": True},
-        {"num_workers": 1, "multiprocessing_context": "spawn"},
+        {"num_workers": 1, "multiprocessing_context": "forkserver"},
         {"num_workers": 2, "engine": "threads", "randomness": False},
     ],
     ids=str,
@@ -169,9 +167,9 @@ list(loader)
 
 
 def test_the_workers_own_logs_do_not_repeat_the_loaders():
-    command = [sys.executable, "-c", _LOGS]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
-    assert done.stderr.count("left out the sample at index 1") == 1
+    done = run_to_end(_LOGS)
+    assert done.status == 0
+    assert done.err.count("left out the sample at index 1") == 1
 
 
 def test_a_replaced_worker_reports_only_what_it_has_left_out_itself():

@@ -4,8 +4,9 @@ import random
 import threading
 
 import pytest
+from forked_scripts import run
 from support import Augmented, Ids, one_pass, pass_with_states, passes, plain
-from watching import run_script, until
+from watching import until
 
 from dataporter import (
     ResumableDataLoader,
@@ -104,7 +105,7 @@ def test_threads_end_with_their_pass():
 
 
 def test_an_iterator_that_is_alive_when_the_interpreter_exits_is_silent():
-    run_script("""
+    run("""
 import torch
 from dataporter import ResumableDataLoader
 batches = iter(ResumableDataLoader(torch.arange(100), 4, num_workers=2, engine="threads"))

@@ -17,7 +17,7 @@ import pytest
 import torch
 from forked_scripts import run
 from support import Ids
-from watching import run_script, worker_pids
+from watching import worker_pids
 
 from dataporter import OptionError, ResumableDataLoader
 from dataporter.errors import (
@@ -122,11 +122,11 @@ def test_a_sample_that_cannot_be_sent_is_an_error_that_names_it(make):
     assert batches_before_the_error(Gives(make), error, words) == [[0, 1], [2, 3]]
 
 
-@pytest.mark.parametrize(("make", "method"), [(a_lambda, "spawn"), (a_local_class, "forkserver")])
-def test_so_it_is_however_workers_are_started(make, method):
+@pytest.mark.parametrize("make", [a_lambda, a_local_class])
+def test_so_it_is_in_workers_that_are_not_forked(make):
     error, words = STAY[make]
     loader = ResumableDataLoader(
-        Gives(make), 2, collate_fn=list, num_workers=1, multiprocessing_context=method
+        Gives(make), 2, collate_fn=list, num_workers=1, multiprocessing_context="forkserver"
     )
     with pytest.raises(error, match=words):
         list(loader)
@@ -151,11 +151,11 @@ def test_a_dataset_that_holds_what_cannot_be_sent_is_an_error_at_once(method):
 
 
 @quiet
-def test_a_dataset_that_cannot_be_rebuilt_in_a_spawned_worker_is_an_error():
-    loader = ResumableDataLoader([ArrivesBroken()], num_workers=1, multiprocessing_context="spawn")
-    with (
-        pytest.raises(WorkerStartError, match=r"spawn.*ValueError.*no number") as told,
-    ):
+def test_a_dataset_that_cannot_be_rebuilt_in_a_worker_is_an_error():
+    loader = ResumableDataLoader(
+        [ArrivesBroken()], num_workers=1, multiprocessing_context="forkserver"
+    )
+    with pytest.raises(WorkerStartError, match=r"forkserver.*ValueError.*no number") as told:
         list(loader)
     assert "Traceback" in str(told.value.__cause__)
 
@@ -176,12 +176,12 @@ class Stream(__import__("torch").utils.data.IterableDataset):
     def __iter__(self):
         return iter(range(8))
 
-method = sys.argv[1]
+method, times = sys.argv[1], int(sys.argv[2])
 for dataset in (Here(),) if method == "spawn" else (Stream(),):
     loader = ResumableDataLoader(
         dataset, 2, num_workers=1, multiprocessing_context=method, persistent_workers=True)
     iterator = iter(loader)
-    for _ in range(2):
+    for _ in range(times):
         try:
             next(iterator)
         except WorkerStartError as error:
@@ -194,14 +194,15 @@ for dataset in (Here(),) if method == "spawn" else (Stream(),):
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+# Each time that it is told, a worker starts, which takes a spawned one over a second.
+@pytest.mark.parametrize(("method", "times"), [("spawn", 1), ("forkserver", 2)])
 def test_a_class_under_the_main_guard_that_a_worker_cannot_import_is_an_error_at_once(
-    method, tmp_path
+    method, times, tmp_path
 ):
     script = tmp_path / "guarded.py"
     script.write_text("if __name__ == '__main__':" + textwrap.indent(UNDER_THE_GUARD, "    "))
     main = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
-    assert run_script(main, method, timeout=80) == "told\n" * 2
+    assert run(main, method, times) == "told\n" * times
 
 
 @quiet
@@ -212,9 +213,7 @@ from dataporter import ResumableDataLoader
 list(ResumableDataLoader(range(4), num_workers=1, multiprocessing_context="spawn"))
 """)
     with pytest.raises(AssertionError, match=r"(?s)bootstrapping.*WorkerStartError.*__name__"):
-        run_script(
-            f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')", timeout=60
-        )
+        run(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
 
 
 # Errors that cannot travel, or hardly

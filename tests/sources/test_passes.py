@@ -5,13 +5,12 @@ import copy
 import io
 import json
 import pickle
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
+from forked_scripts import run
 from support import (
     Augmented,
     CountedIds,
@@ -583,9 +582,9 @@ import json, sys
 from support import Augmented, one_pass
 from dataporter import ResumableDataLoader
 
-for line in sys.stdin:
+for state in json.loads(sys.argv[1]):
     loader = ResumableDataLoader(Augmented(11), 3, shuffle=True)
-    loader.load_state_dict(json.loads(line))
+    loader.load_state_dict(state)
     print(json.dumps([one_pass(loader), one_pass(loader)]))
 """
 
@@ -595,13 +594,5 @@ def test_a_new_process_continues_bit_by_bit():
     one_pass(loader)
     batches, states = pass_with_states(loader)
     following = one_pass(loader)
-    answer = subprocess.run(
-        [sys.executable, "-c", RESUME],
-        input="\n".join(json.dumps(state) for state in states[1:-1]),
-        env={"PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [json.loads(line) for line in answer.stdout.splitlines()]
-    assert lines == [[batches[done:], following] for done in range(1, len(batches) + 1)]
+    lines = map(json.loads, run(RESUME, json.dumps(states[1:-1])).splitlines())
+    assert list(lines) == [[batches[done:], following] for done in range(1, len(batches) + 1)]

@@ -290,8 +290,8 @@ def test_a_slow_consumer_and_what_was_read_ahead():
     assert one_pass(resumed) == in_turn([40], 1, 2)[1:]
 
 
-def test_spawned_workers_read_lanes():
-    options = {"num_workers": 1, "multiprocessing_context": "spawn", "lanes": 2}
+def test_workers_that_are_not_forked_read_lanes():
+    options = {"num_workers": 1, "multiprocessing_context": "forkserver", "lanes": 2}
     loader = ResumableDataLoader(OwnIterator([6, 5], noisy=True), 2, seed=3, **options)
     inline = ResumableDataLoader(OwnIterator([6, 5], noisy=True), 2, seed=3, lanes=2)
     running = iter(loader)
