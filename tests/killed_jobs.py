@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import psutil
-from porters import porter_pids
+from porters import porter_pids, until_no_porter_is_left
 from support import plain
-from watching import until, worker_pids
+from watching import worker_pids
 
 from dataporter import ResumableDataLoader, WorkerRestartWarning
 from dataporter.shards import ShardedDataset
@@ -149,7 +149,7 @@ def _with_children(processes: Iterator[int]) -> list[int]:
 def assert_tidy(cache: Path, budget: int) -> None:
     """A cache that nobody uses any more holds whole blocks, counted and within the budget."""
     gc.collect()  # a loader is part of a cycle
-    until(lambda: not porter_pids())
+    until_no_porter_is_left()
     (table,) = cache.rglob("sizes")
     recorded = np.fromfile(table, np.int64)
     found = {int(path.stem): path.stat().st_size for path in table.parent.glob("*.block")}

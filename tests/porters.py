@@ -30,10 +30,17 @@ def porter_pids() -> list[int]:
     return found
 
 
+def until_no_porter_is_left() -> None:
+    """Wait for the end of the porters there are, which are looked for once: that takes long."""
+    pids = porter_pids()
+    until(lambda: not any(map(is_running, pids)))
+    until(lambda: not porter_pids())
+
+
 @contextlib.contextmanager
 def tidy() -> Iterator[None]:
     """No test leaves a porter behind."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_MARK, secrets.token_hex(8))
         yield
-        until(lambda: not porter_pids(), seconds=60)
+        until_no_porter_is_left()

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numbers_format import Numbers, expected, written
-from porters import porter_pids, tidy
+from porters import porter_pids, tidy, until_no_porter_is_left
 from tracks_order import SideBySide
 from watching import environment, until
 
@@ -145,7 +145,7 @@ def test_porters_killed_at_random_moments_change_nothing(tmp_path, index):
     thread.join()
     assert [out.read_text() for out in outs] == ["done"] * 2
     porter.close()
-    until(lambda: not porter_pids())
+    until_no_porter_is_left()
     cache = BlockCache(porter._folder, BLOCKS, 6 * 128)
     sizes = cache.sizes()
     assert [cache.holds(block) for block in range(BLOCKS)] == (sizes == 128).tolist()
@@ -185,7 +185,7 @@ def test_a_killed_job_leaves_no_porter_and_a_cache_that_the_next_one_uses(tmp_pa
     job.wait()
     assert job.stdout.read() == b""  # at once: the porter holds no pipe of the job
     job.stdout.close()
-    until(lambda: not porter_pids(), seconds=60)
+    until_no_porter_is_left()
     source = tmp_path / "source" / "data.numbers"
     modified = source.stat().st_mtime_ns
     index = written(source.parent, BLOCKS)  # the same bytes, so only the time has to be put back
@@ -215,7 +215,7 @@ def test_ctrl_c_ends_a_job_without_noise_of_the_porter(tmp_path):
     _, errors = job.communicate()
     assert errors.count(b"Traceback") == 1
     assert errors.rstrip().endswith(b"KeyboardInterrupt")
-    until(lambda: not porter_pids(), seconds=60)
+    until_no_porter_is_left()
 
 
 def test_a_worker_that_dies_while_it_waits_harms_nobody(tmp_path, index):

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 from numbers_format import Numbers, expected, written
-from porters import porter_pids, tidy
+from porters import porter_pids, tidy, until_no_porter_is_left
 from tracks_order import SideBySide
 from watching import environment, run_script, until
 
@@ -71,7 +71,7 @@ def test_a_warm_cache_needs_no_porter(tmp_path, index):
     porter = make(tmp_path, index)
     porter.path(1)
     porter.close()
-    until(lambda: not porter_pids(), seconds=60)
+    until_no_porter_is_left()
     again = make(tmp_path, index)
     assert again.map(1)[:] == expected(index, 1)
     assert not porter_pids()
@@ -370,7 +370,7 @@ def test_a_dropped_dataset_ends_its_porter_without_a_zombie(tmp_path, index):
     porter.path(0)
     process = porter._state.process
     del porter
-    until(lambda: not porter_pids(), seconds=60)
+    until_no_porter_is_left()
     assert process.returncode == 0
     assert not Path(f"/proc/{process.pid}").exists()
 
@@ -390,7 +390,7 @@ def test_a_porter_that_a_copy_has_started_leaves_no_zombie(tmp_path, index):
     del copy  # its porter goes on
     assert original.map(2)[:] == expected(index, 2)
     del original
-    until(lambda: not porter_pids(), seconds=60)
+    until_no_porter_is_left()
     until(leaves_no_zombie, seconds=60)  # the last one may still be ending
 
 
@@ -399,7 +399,7 @@ def test_a_porter_that_ends_while_its_dataset_lives_leaves_no_zombie(tmp_path, i
     porter.path(0)
     (pid,) = porter_pids()
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not porter_pids(), seconds=60)
+    until_no_porter_is_left()
     until(leaves_no_zombie, seconds=60)  # the last one may still be ending
     porter.close()
 

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from porters import porter_pids, tidy
+from porters import porter_pids, tidy, until_no_porter_is_left
 from support import one_pass
 from watching import run_script, until
 
@@ -141,5 +141,5 @@ def test_a_run_that_ends_while_its_porter_decodes_leaves_nothing(folder):
     for _ in range(3):
         printed = run_script(HASTY_JOB, folder)
         assert str(folder / "cache") in printed
-        until(lambda: not porter_pids(), seconds=60)
+        until_no_porter_is_left()
         assert own_folders(folder) == []
