@@ -108,7 +108,7 @@ def test_what_a_child_lets_go_of_stays_with_its_parent():
 
 
 def test_slots_and_descriptors_of_children_that_have_ended_are_used_again():
-    loader = ResumableDataLoader(Large(40), 2, num_workers=2, persistent_workers=True)
+    loader = ResumableDataLoader(Large(24), 2, num_workers=2, persistent_workers=True)
 
     def fork_often(times: int) -> tuple[int, int]:
         for _ in range(times):
@@ -126,7 +126,7 @@ def test_slots_and_descriptors_of_children_that_have_ended_are_used_again():
     descriptors, memory = fork_often(1)
     after = fork_often(3)
     assert after[0] <= descriptors + 1  # one child may not have been looked at yet
-    assert after[1] <= memory + 2**25  # of 120 MiB that the children shared
+    assert after[1] <= memory + 2**25  # of 72 MiB that the children shared
 
 
 def test_a_dataset_of_delivered_batches_is_read_by_workers_as_it_was_when_they_started():

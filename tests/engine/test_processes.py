@@ -156,7 +156,7 @@ def test_a_resume_at_every_batch_is_exact(workers):
     first, states = pass_with_states(make(workers))
     assert first == reference()[0]
     for done, state in enumerate(states[:-1]):
-        resumed = make(workers)
+        resumed = make(workers, persistent_workers=done != 1)
         resumed.load_state_dict(state)
         assert resumed.state_dict() == state
         assert one_pass(resumed) == reference()[0][done:]
@@ -258,8 +258,8 @@ def samplers() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", samplers())
 def test_samplers_of_the_user_are_followed_and_resumed(kind):
-    def fresh(workers):
-        options = {"shuffle": kind == "single samples", "seed": 5, **samplers()[kind]}
+    def fresh(workers, **more):
+        options = {"shuffle": kind == "single samples", "seed": 5, **samplers()[kind], **more}
         return ResumableDataLoader(Augmented(LENGTH), num_workers=workers, **options)
 
     expected = passes(fresh(0), 2)
@@ -267,7 +267,7 @@ def test_samplers_of_the_user_are_followed_and_resumed(kind):
     first, states = pass_with_states(loader)
     assert [first, one_pass(loader)] == expected
     for done in (0, 1, len(first) - 1, len(first)):
-        resumed = fresh(2)
+        resumed = fresh(1, persistent_workers=done > 0)
         resumed.load_state_dict(states[done])
         assert [first[:done] + one_pass(resumed), one_pass(resumed)] == expected
 

@@ -54,7 +54,7 @@ def test_killed_workers_change_nothing(kind):
             delivered = []
             for batch in loader:
                 delivered.append(plain(batch))
-                if chance.random() < 0.2:
+                if chance.random() < 0.1:
                     kill_one(chance)
             assert delivered == expected[epoch]
 
