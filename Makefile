@@ -13,9 +13,10 @@ define SAYING
 	$(2); status=$$?; kill $$! 2> /dev/null; exit $$status
 endef
 
-# What forks most workers comes first: that takes longer from a process that has imported all
-# that the other tests need.
-FORKS := tests/engine tests/faults tests/sources tests/properties tests/distributed
+# What needs the trainers' frameworks comes last: workers are forked in half the time from a process
+# that has not imported them. `src` has doctests, of which some show trainers.
+FRAMEWORKS := tests/cluster tests/documents tests/examples tests/golden tests/tools tests/trainers \
+	tests/training src
 
 # The rooms whose tests are worth most in a minute. Of these, what starts a process is skipped.
 QUICK := tests/law tests/fetch tests/converters tests/strategies $(wildcard tests/sources/*.py) \
@@ -40,14 +41,14 @@ TESTED := $(BIN)/pytest --dist worksteal -m "not soak"
 
 # The tests alone: the tools of `lint` are pinned, and need not run under every Python.
 tests: $(VENV)/.dev
-	$(TESTED) -n 2 $(FORKS)
-	$(TESTED) -n 3 $(FORKS:%=--ignore=%)
+	$(TESTED) -n 2 tests $(FRAMEWORKS:%=--ignore=%)
+	$(TESTED) -n 3 $(FRAMEWORKS)
 
 # All tests again, watched: which lines of src/ run, in workers too. build/coverage/html shows them.
 coverage: $(VENV)/.dev
-	$(TESTED) -n 2 --cov --cov-report= $(FORKS)
+	$(TESTED) -n 2 --cov --cov-report= tests $(FRAMEWORKS:%=--ignore=%)
 	$(TESTED) -n 3 --cov --cov-append --cov-report=term:skip-covered --cov-report=html \
-		$(FORKS:%=--ignore=%)
+		$(FRAMEWORKS)
 
 # What has to work on any system: the package is imported, and loaders without workers.
 inline: $(VENV)/.dev
