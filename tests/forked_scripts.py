@@ -1,8 +1,9 @@
 """Scripts that run to their end in an interpreter of their own, which need not import torch anew.
 
-One interpreter imports once what the scripts need, and forks for each of them. A script is the
-last thing that its process does, so it ends as any interpreter ends. A folder that stands `first`
-in PYTHONPATH gets an interpreter of its own, for what a sitecustomize.py in it changes.
+One interpreter imports once what the scripts need, and forks for each of them: one for those that
+need torch, one more for each framework that is named, and one for each folder that stands `first`
+in PYTHONPATH, for what a sitecustomize.py in it changes. A script is the last thing that its
+process does, so it ends as any interpreter ends.
 """
 
 import atexit
@@ -16,39 +17,61 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from watching import environment
 
 _SERVER = """
-import gc, json, os, signal, socket, sys, types
+import gc, importlib, json, os, select, signal, socket, sys, types
 
 gc.disable()
 import numpy, torch
 import dataporter, support, watching
-gc.freeze()
-gc.enable()
 
-with socket.socket(fileno=int(sys.argv[1])) as asked:
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(asked, 2**20, 2)
+for module in sys.argv[2:]:
+    importlib.import_module(module)
+gc.freeze()  # or each fork would copy what its collector looks at
+gc.enable()
+asked, running = socket.socket(fileno=int(sys.argv[1])), {}
+events, pid = select.poll(), None
+events.register(asked, select.POLLIN)
+while pid != 0:
+    for descriptor, _ in events.poll():
+        if descriptor in running:
+            ended, answers = running.pop(descriptor)
+            events.unregister(descriptor)
+            os.close(descriptor)
+            answers.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(ended, 0)[1]))
+            answers.close()
+            continue
+        message, descriptors, _, _ = socket.recv_fds(asked, 2**20, 3)
         if not message:
             sys.exit()
+        answers = descriptors.pop()
         pid = os.fork()
         if pid == 0:
             break
         for descriptor in descriptors:
             os.close(descriptor)
-        asked.send(b"%d" % pid)
-        asked.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        answers = socket.socket(fileno=answers)
+        answers.send(b"%d" % pid)
+        watched = os.pidfd_open(pid)
+        running[watched] = pid, answers
+        events.register(watched, select.POLLIN)
+for descriptor in running:
+    os.close(descriptor)
+    running[descriptor][1].close()
+os.close(answers)
+asked.close()
 os.setsid()
 signal.alarm(200)  # longer than a test may take, so that none stays if the tests are killed
 for target, descriptor in enumerate(descriptors, start=1):
     os.dup2(descriptor, target)
     os.close(descriptor)
-source, *sys.argv = json.loads(message)
+source, variables, *sys.argv = json.loads(message)
+os.environ.update(variables)
 main = sys.modules["__main__"] = types.ModuleType("__main__")
 if sys.argv[0] != "-c":
     main.__file__ = sys.argv[0]
@@ -56,14 +79,26 @@ exec(compile(source, sys.argv[0], "exec"), vars(main))
 """
 
 
+LIGHTNING = ("lightning.pytorch", "dataporter.trainers.lightning")
+TRANSFORMERS = ("dataporter.trainers.transformers", "dataporter.trainers.accelerate")
+
+
+class Ended(NamedTuple):
+    """A script that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+
 class Script:
     """A script that runs: its pid, its output as it comes, and its exit status."""
 
-    def __init__(self, asked: socket.socket, stdout: IO[str], stderr: IO[str]) -> None:
+    def __init__(self, answers: socket.socket, stdout: IO[str], stderr: IO[str]) -> None:
         self.stdout, self.stderr = stdout, stderr
-        self._asked = asked
+        self._answers = answers
         self._code: int | None = None
-        self.pid = int(self._answer(60))
+        self.pid = int(self._answer(100))  # a framework may have to be imported
 
     def poll(self) -> int | None:
         with contextlib.suppress(TimeoutError):
@@ -74,15 +109,23 @@ class Script:
         """Wait for its end; the exit status, or what signal killed it as a negative number."""
         if self._code is None:
             self._code = int(self._answer(seconds))
+            self._answers.close()
         return self._code
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
+    def ended(self, seconds: float = 80) -> Ended:
+        """Wait for the end of a script that writes to files; what it has written."""
+        status = self.wait(seconds)
+        for file in (self.stdout, self.stderr):
+            file.seek(0)
+        return Ended(status, self.stdout.read(), self.stderr.read())
+
     def _answer(self, seconds: float) -> bytes:
-        if not select.select([self._asked], [], [], seconds)[0]:
+        if not select.select([self._answers], [], [], seconds)[0]:
             raise TimeoutError(f"not within {seconds} s")
-        answer = self._asked.recv(100)
+        answer = self._answers.recv(100)
         assert answer, "the interpreter of scripts has ended"
         return answer
 
@@ -107,14 +150,14 @@ def mounting(folder: Path | str, options: str) -> str:
 
 
 @functools.cache
-def _server(first: Path | None) -> socket.socket:
-    """Start the interpreter that forks; the socket by which it is asked to."""
+def _server(first: Path | None, *imports: str) -> socket.socket:
+    """Start an interpreter that forks; the socket by which it is asked to."""
     ours, its = socket.socketpair(type=socket.SOCK_SEQPACKET)
     variables = environment()
     if first is not None:
         variables["PYTHONPATH"] = f"{first}:{variables['PYTHONPATH']}"
     server = subprocess.Popen(
-        [sys.executable, "-c", _SERVER, str(its.fileno())],
+        [sys.executable, "-c", _SERVER, str(its.fileno()), *imports],
         env=variables,
         stdin=subprocess.DEVNULL,
         pass_fds=[its.fileno()],
@@ -136,7 +179,8 @@ def started(path: Path, *arguments: object, first: Path | None = None) -> Iterat
     err, its_err = os.pipe()
     with open(out) as stdout, open(err) as stderr:  # noqa: PTH123  descriptors have no path
         try:
-            script = _start(_asked(path, arguments), its_out, its_err, stdout, stderr, first)
+            asked = _asked(path, arguments)
+            script = _start(asked, its_out, its_err, stdout, stderr, first=first)
         finally:
             os.close(its_out)
             os.close(its_err)
@@ -151,35 +195,40 @@ def started_on(descriptor: int, source: str, *arguments: object) -> Iterator[Scr
     """Run a script whose output goes to a descriptor; none of its processes stays."""
     # Nobody reads the script's own files.
     asked = _asked(source, arguments)
-    script = _start(asked, descriptor, descriptor, sys.stdout, sys.stderr, None)
+    script = _start(asked, descriptor, descriptor, sys.stdout, sys.stderr)
     try:
         yield script
     finally:
         _end(script)
 
 
-class Ended(NamedTuple):
-    """A script that has ended."""
+@contextlib.contextmanager
+def started_to_files(
+    script: Path, *arguments: object, imports: Iterable[str] = (), **variables: str
+) -> Iterator[Script]:
+    """Run a script from one of the interpreters, `ended` has what it writes; none stays."""
+    asked = _asked(script, arguments)
+    with _to_files(asked, imports=imports, variables=variables) as running:
+        yield running
 
-    status: int
-    out: str
-    err: str
+
+@contextlib.contextmanager
+def _to_files(asked: list[object], **options: Any) -> Iterator[Script]:
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        outputs = stdout.fileno(), stderr.fileno()
+        script = _start(asked, *outputs, stdout, stderr, **options)
+        try:
+            yield script
+        finally:
+            _end(script)
 
 
 def run_to_end(
     script: str | Path, *arguments: object, timeout: float = 80, first: Path | None = None
 ) -> Ended:
     """Run a script to its end, as a file or as `python -c` runs its source."""
-    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        asked = _asked(script, arguments)
-        started = _start(asked, stdout.fileno(), stderr.fileno(), stdout, stderr, first)
-        try:
-            status = started.wait(timeout)
-        finally:
-            _end(started)
-        for file in (stdout, stderr):
-            file.seek(0)
-        return Ended(status, stdout.read(), stderr.read())
+    with _to_files(_asked(script, arguments), first=first) as running:
+        return running.ended(timeout)
 
 
 def run(
@@ -210,9 +259,15 @@ def _start(
     its_err: int,
     stdout: IO[str],
     stderr: IO[str],
-    first: Path | None,
+    *,
+    first: Path | None = None,
+    imports: Iterable[str] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> Script:
-    message = json.dumps([str(part) for part in asked]).encode()
-    server = _server(first)
-    socket.send_fds(server, [message], [its_out, its_err])
-    return Script(server, stdout, stderr)
+    source, *arguments = map(str, asked)
+    message = json.dumps([source, dict(variables or {}), *arguments]).encode()
+    answers, its_answers = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with its_answers:
+        descriptors = [its_out, its_err, its_answers.fileno()]
+        socket.send_fds(_server(first, *imports), [message], descriptors)
+    return Script(answers, stdout, stderr)

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from launching import finished, started
+from forked_scripts import LIGHTNING, started_to_files
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "lightning_pause.py"
@@ -16,8 +16,10 @@ def steps(folder):
 
 
 def run(*arguments):
-    with started(EXAMPLE, *arguments) as process:
-        return finished(process)
+    with started_to_files(EXAMPLE, *arguments, imports=LIGHTNING) as process:
+        ended = process.ended()
+    assert ended.status == 0, ended.err
+    return ended.out
 
 
 def test_the_example_paused_in_mid_epoch_and_started_again_sees_every_sample_once(tmp_path):

@@ -4,9 +4,9 @@ import importlib.util
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
+
+from forked_scripts import TRANSFORMERS, started_to_files
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "transformers_trainer.py"
@@ -17,12 +17,15 @@ def lines(log: Path) -> list[dict]:
 
 
 def test_a_run_that_was_killed_resumes_to_the_same_samples_and_losses(tmp_path):
-    command = [sys.executable, str(EXAMPLE), "--output", str(tmp_path / "run")]
-    killed = subprocess.run([*command, "--kill-at", "11"], check=False, timeout=60)
-    assert killed.returncode == -signal.SIGKILL
-    resumed = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "| 8/20 [" in resumed.stderr  # where the bar begins
+    folder = tmp_path / "run"
+    with started_to_files(
+        EXAMPLE, "--output", folder, "--kill-at", 11, imports=TRANSFORMERS
+    ) as run:
+        assert run.wait() == -signal.SIGKILL
+    with started_to_files(EXAMPLE, "--output", folder, imports=TRANSFORMERS) as run:
+        resumed = run.ended()
+    assert resumed.status == 0, resumed.err
+    assert "| 8/20 [" in resumed.err  # where the bar begins
     spec = importlib.util.spec_from_file_location("transformers_trainer", EXAMPLE)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)

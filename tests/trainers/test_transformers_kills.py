@@ -1,13 +1,12 @@
 """A Trainer killed by SIGKILL and resumed in new processes, alone and under torchrun."""
 
+import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_scripts import TRANSFORMERS, started_to_files
 from ports import reserved_port
 
 SCRIPT = Path(__file__).with_name("transformers_runs.py")
@@ -16,29 +15,21 @@ EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 
 def run(processes: int, task: str, folder: Path, options: dict) -> tuple[list[int], str]:
     """Run a task; the exit statuses of its processes, and what they wrote to stderr."""
-    with reserved_port() as port:
+    with reserved_port() as port, contextlib.ExitStack() as running:
         group = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         ranks = [
-            subprocess.Popen(
-                [sys.executable, str(SCRIPT), task, str(folder), json.dumps(options)],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={
-                    **os.environ,
-                    "OMP_NUM_THREADS": "1",
+            running.enter_context(
+                started_to_files(
+                    SCRIPT,
+                    *(task, folder, json.dumps(options)),
+                    imports=TRANSFORMERS,
                     **({**group, "RANK": rank, "LOCAL_RANK": rank} if processes > 1 else {}),
-                },
+                )
             )
             for rank in map(str, range(processes))
         ]
-        try:
-            errors = [rank.communicate(timeout=100)[1] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-    return [rank.returncode for rank in ranks], "".join(errors)
+        ended = [rank.ended(100) for rank in ranks]
+    return [rank.status for rank in ended], "".join(rank.err for rank in ended)
 
 
 def lines(log: Path) -> list:
