@@ -1,4 +1,6 @@
-"""A cache folder of their own for tests of views."""
+"""A cache folder of their own for tests of views, and files to read."""
+
+import json
 
 import pytest
 
@@ -11,3 +13,16 @@ def _own_cache_folder(tmp_path_factory):
     patch.setattr("dataporter.shards.porter._PATIENCE", 60.0)
     yield
     patch.undo()
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """Files of JSON lines with 7 to 16 rows each, 1,150 rows in all; row i is {"id": i}."""
+    folder, first = tmp_path / "lines", 0
+    folder.mkdir()
+    for file in range(100):
+        rows = range(first, first + 7 + file % 10)
+        first = rows.stop
+        text = "\n".join(json.dumps({"id": row, "even": row % 2 == 0}) for row in rows)
+        (folder / f"{file:03}.jsonl").write_text(text)
+    return folder
