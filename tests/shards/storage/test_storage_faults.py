@@ -198,9 +198,9 @@ def test_what_waits_behind_requests_that_fail_is_given_up_with_them(through_prox
 
 
 def test_a_queue_that_moves_is_waited_for_longer_than_requests_are_tried(through_proxy, proxy):
-    storage = through_proxy(patience=0.05, max_requests=1)
+    storage = through_proxy(patience=1.0, max_requests=1)
     file = storage.find("large.bin")
-    proxy.latency = 0.02
+    proxy.latency = 0.1
     begun = [storage.begin(file, [each]) for each in RANGES]
     assert [bytes(each.result(60)[0]) for each in begun] == WANTED
 
@@ -272,7 +272,7 @@ def test_a_list_is_whole_although_a_page_of_it_was_none(body, times, spared, pag
 def test_a_list_that_stays_cut_short_is_an_error(paged, proxy):
     proxy.fault("status", status="200 OK", body=INTERNAL, after=1)
     with pytest.raises(StorageError, match=r"files in s3://paged-bucket: the list of files was c"):
-        paged(patience=0.2).list()
+        paged(patience=1.0).list()
 
 
 def test_a_list_ends_although_its_last_file_is_removed_meanwhile(server, proxy, open_storage):
@@ -315,7 +315,7 @@ def test_a_file_that_was_cut_or_removed_is_an_error(server, through_proxy):
 
 
 def test_the_error_says_what_was_tried(through_proxy, proxy):
-    storage = through_proxy(patience=0.2)
+    storage = through_proxy(patience=1.0)
     file = storage.find("large.bin")
     proxy.fault("status", body=SLOW_DOWN)
     with pytest.raises(StorageError) as caught:
@@ -341,7 +341,7 @@ def test_the_error_says_what_was_tried(through_proxy, proxy):
 )
 def test_the_last_fault_is_said_in_plain_words(fault, words, through_proxy, proxy):
     storage = through_proxy(
-        patience=0.2, **({"least_timeout": 0.1} if "stall" in str(fault) else {})
+        patience=1.0, **({"least_timeout": 0.1} if "stall" in str(fault) else {})
     )
     file = storage.find("large.bin")
     proxy.fault(**fault)
@@ -350,7 +350,7 @@ def test_the_last_fault_is_said_in_plain_words(fault, words, through_proxy, prox
 
 
 def test_a_server_that_refuses_connections_is_said_so(through_proxy, proxy):
-    storage = through_proxy(patience=0.2)
+    storage = through_proxy(patience=1.0)
     proxy.go_away()
     try:
         with pytest.raises(StorageError, match=r"data/a.bin: the connection was refused\. It was"):

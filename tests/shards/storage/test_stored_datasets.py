@@ -353,7 +353,7 @@ def test_a_server_that_is_away_is_waited_for(open_stored, proxy: ProxyProcess, t
 def test_a_fault_that_stays_names_the_object_the_range_and_what_was_tried(
     open_stored, proxy: ProxyProcess
 ):
-    corpus = open_stored("lines", storage_timeout=0.2)
+    corpus = open_stored("lines", storage_timeout=2)
     proxy.fault("status", path="part-7.jsonl")
     with pytest.raises(StorageError, match=r"s3://stored-bucket/lines/part-7\.jsonl") as caught:
         list(corpus)
@@ -367,7 +367,7 @@ def test_a_fault_that_stays_names_the_object_the_range_and_what_was_tried(
 
 def test_holes_of_an_object_that_cannot_be_fetched_keep_positions(open_stored, proxy, lines):
     expected = [number for number in local_ids(lines) if number // 15 != 7]
-    corpus = open_stored("lines", storage_timeout=0.2)
+    corpus = open_stored("lines", storage_timeout=2)
     proxy.fault("status", path="part-7.jsonl")
     loader = loader_of(corpus, num_workers=1, on_error="skip", max_skipped=15)
     assert ids(loader) == expected
@@ -376,7 +376,7 @@ def test_holes_of_an_object_that_cannot_be_fetched_keep_positions(open_stored, p
 
 
 def test_holes_beyond_their_budget_are_an_error(open_stored, proxy):
-    corpus = open_stored("lines", storage_timeout=0.2)
+    corpus = open_stored("lines", storage_timeout=2)
     proxy.fault("status", path="part-7.jsonl")
     loader = loader_of(corpus, on_error="skip", max_skipped=14)
     with pytest.raises(TooManySkippedError, match=r"part-7\.jsonl"):
@@ -459,7 +459,7 @@ def test_credentials_are_nowhere(open_stored, proxy: ProxyProcess, tmp_path, cap
     next(iter(loader))
     proxy.fault("status", status="403 Forbidden")
     with pytest.raises(StorageError) as caught:
-        list(open_stored(cache=tmp_path / "other", storage_timeout=0.2))
+        list(open_stored(cache=tmp_path / "other", storage_timeout=2))
     shown = [repr(corpus), repr(corpus.index), json.dumps(loader.state_dict()), caplog.text]
     shown += [repr(caught.value), repr(caught.value.__cause__)]
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]

@@ -202,7 +202,7 @@ def test_a_signature_that_is_refused_is_not_shown(web, open_web):
 
 def test_a_signature_that_expires_in_mid_run_is_named_without_it(web, open_web, caplog):
     caplog.set_level(logging.DEBUG, "dataporter")
-    corpus = open_web(signed(web, *SIGNATURES), storage_timeout=0.2)
+    corpus = open_web(signed(web, *SIGNATURES), storage_timeout=2)
     assert corpus[0]["id"] == 60
     body = b"<Error><Code>ExpiredToken</Code></Error>"
     web.fault("status", status="403 Forbidden", body=body)
@@ -221,7 +221,7 @@ def test_a_user_name_and_a_password_are_sent_and_not_shown(
     name = url(web, "part-0.parquet").replace("://", "://somebody:pass%20word-1@")
     assert list(open_web(name)) == list(open_local(texts / "part-0.parquet"))
     with pytest.raises(StorageError, match=r"http://127[^@]*/part-0.parquet: .*401") as caught:
-        open_web(name.replace("word-1", "word-2"), storage_timeout=0.2)
+        open_web(name.replace("word-1", "word-2"), storage_timeout=2)
     shown = [*chain_of(caught.value), caplog.text]
     assert not any("somebody" in text or "word-" in text for text in shown)
 
