@@ -13,10 +13,10 @@ define SAYING
 	$(2); status=$$?; kill $$! 2> /dev/null; exit $$status
 endef
 
-# What needs the trainers' frameworks comes last: workers are forked in half the time from a process
-# that has not imported them. `src` has doctests, of which some show trainers.
-FRAMEWORKS := tests/cluster tests/documents tests/examples tests/golden tests/tools tests/trainers \
-	tests/training src
+# What needs large packages comes last: workers are forked in half the time from a process that has
+# not imported them. `src` has doctests, of which some show trainers.
+FRAMEWORKS := tests/cluster tests/datasets tests/documents tests/examples tests/fetch/test_arrow.py \
+	tests/golden tests/sources/lanes/test_hf_streams.py tests/tools tests/trainers tests/training src
 
 # The rooms whose tests are worth most in a minute. Of these, what starts a process is skipped.
 QUICK := tests/law tests/fetch tests/converters tests/strategies $(wildcard tests/sources/*.py) \

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from ranks_in_step import ranks
 from support import Augmented, Ids, Stateful, Stateless, one_pass, plain
 from torch.utils.data import DistributedSampler, IterableDataset
-from transformers import BatchEncoding
 
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, OptionTypeError
@@ -294,7 +293,10 @@ class Predicted:
     names: list[str]
 
 
+@pytest.mark.imports_much
 def test_real_samples_are_those_that_are_no_padding_in_any_container():
+    from transformers import BatchEncoding
+
     batches = []
     for loader in ranks(7, 3, 2):
         for batch in loader:

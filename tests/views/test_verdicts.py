@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from counted_data import Counted
-from datasets import Dataset, load_from_disk
 from support import Ids
 from torch.utils.data import ConcatDataset, Subset
 
@@ -258,7 +257,10 @@ def test_the_code_of_a_dataset_counts(tmp_path):
     assert (kept(Low(100)), kept(High(100))) == (50, 10)
 
 
+@pytest.mark.imports_much
 def test_hugging_face_data_is_evaluated_again_with_another_transform_or_file(tmp_path):
+    from datasets import Dataset, load_from_disk
+
     table = Dataset.from_dict({"id": list(range(100))})
     table.save_to_disk(str(tmp_path / "data"))
     loaded = load_from_disk(str(tmp_path / "data"))

@@ -1,6 +1,5 @@
 """Arrow files and streams: samples are those of pyarrow and datasets, mapped as they lie."""
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -118,7 +117,10 @@ def test_opening_a_block_copies_nothing(tmp_path):
     assert rows([4]) == [{"a": b"x" * 1_000_000}]
 
 
+@pytest.mark.imports_much
 def test_folders_of_datasets_are_read_as_they_lie(tmp_path):
+    import datasets
+
     features = datasets.Features(
         {
             "grid": datasets.Array2D((2, 3), "float32"),
@@ -159,7 +161,10 @@ def test_folders_of_datasets_are_read_as_they_lie(tmp_path):
     assert_same(samples, expected)
 
 
+@pytest.mark.imports_much
 def test_a_dataset_with_indices_is_read_in_the_order_of_its_file(tmp_path):
+    import datasets
+
     datasets.Dataset.from_dict({"a": list(range(20))}).save_to_disk(tmp_path)
     (file,) = tmp_path.glob("data-*.arrow")
     assert [sample["a"] for sample in read_all(arrow_format(), file)] == list(range(20))

@@ -2,7 +2,6 @@
 
 import pickle
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -136,7 +135,10 @@ def test_a_missing_column_is_named(path):
         source.check(source.scan(LocalFile(path)).schema)
 
 
+@pytest.mark.imports_much
 def test_files_of_datasets_have_arrays_of_their_shape(tmp_path):
+    import datasets
+
     features = datasets.Features({"m": datasets.Array2D((2, 2), "int32"), "x": datasets.Image()})
     rows = {"m": [[[1, 2], [3, 4]]], "x": [{"bytes": b"jpg", "path": None}]}
     datasets.Dataset.from_dict(rows, features).to_parquet(tmp_path / "a.parquet")

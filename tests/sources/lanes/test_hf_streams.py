@@ -1,10 +1,10 @@
 """Hugging Face's IterableDataset in lanes: its epochs, its states, and what these leave out."""
 
-import functools
 import itertools
 import os
 import signal
 
+import datasets
 import pytest
 from support import flat, one_pass, pass_with_states, passes, plain
 from watching import worker_pids
@@ -15,18 +15,12 @@ from dataporter.errors import FastForwardWarning, WorkerRestartWarning
 LENGTH = 20
 
 
-@functools.cache
-def hf():
-    """Hugging Face's package, imported late: what is forked before takes less time so."""
-    return pytest.importorskip("datasets")
-
-
 def double(row):
     return {"twice": row["id"] * 2}
 
 
 def rows(*, shuffled: bool = False):
-    dataset = hf().Dataset.from_dict({"id": list(range(LENGTH))})
+    dataset = datasets.Dataset.from_dict({"id": list(range(LENGTH))})
     stream = dataset.to_iterable_dataset(num_shards=4)
     if shuffled:
         stream = stream.shuffle(seed=7, buffer_size=6)
@@ -43,10 +37,7 @@ def ids(batches):
 
 
 # datasets splits its shards among workers, and warns of a fork beside its threads.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-    pytest.mark.imports_much,
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @pytest.mark.parametrize(
@@ -95,11 +86,11 @@ def test_a_shuffled_stream_is_the_same_in_one_lane_whoever_reads_it():
 
 def interleaved():
     sources = [
-        hf().Dataset.from_dict({"id": list(range(start, start + 12))})
+        datasets.Dataset.from_dict({"id": list(range(start, start + 12))})
         for start in (0, LENGTH, 2 * LENGTH)
     ]
     streams = [source.to_iterable_dataset(num_shards=4) for source in sources]
-    return hf().interleave_datasets(streams, probabilities=[0.5, 0.3, 0.2], seed=3)
+    return datasets.interleave_datasets(streams, probabilities=[0.5, 0.3, 0.2], seed=3)
 
 
 STREAMS = {"rows": rows, "interleaved": interleaved}
@@ -145,7 +136,7 @@ def test_an_epoch_that_was_broken_off_or_resumed_can_be_run_again(stream, option
 
 
 def test_why_a_shuffle_buffer_is_read_again():
-    hf().logging.set_verbosity_error()
+    datasets.logging.set_verbosity_error()
     stream = rows(shuffled=True)
     reading = iter(stream)
     seen = [next(reading)["id"].item() for _ in range(7)]
