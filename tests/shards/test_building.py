@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from dataporter.shards.cache_folder import default_folder
 from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.index_places import user_folder
+from dataporter.shards.journal import Journal
 from dataporter.shards.schemas import check_schemas
 
 
@@ -310,6 +312,23 @@ def test_without_locks_each_builds_and_the_index_is_whole(data, monkeypatch):
     assert len({index.fingerprint for index in found}) == 1
     assert_same(opened(data), found[0])
     assert names_in(data / ".dataporter") == [found[0].place.name]
+
+
+def test_a_journal_that_another_process_has_begun_or_removed_meanwhile_is_read(data, monkeypatch):
+    monkeypatch.setattr("dataporter.shards.file_locks.fcntl", None)
+    index = opened(data)
+    files = {file.path: file for file in index.files()}
+    with closing(Journal(index.place)) as journal:
+        journal.clear()
+        head = journal.path.read_bytes()
+        for file in files.values():
+            journal.add(file)
+        journal.path.write_bytes(head + journal.path.read_bytes())
+        assert journal.read().keys() == files.keys()
+        with closing(Journal(index.place)) as others:
+            others.finish()
+        assert not journal.path.exists()
+        assert journal.read().keys() == files.keys()
 
 
 def test_temporary_files_of_a_killed_process_are_removed(data):

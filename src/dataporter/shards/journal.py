@@ -45,7 +45,7 @@ class Journal:
 
     def read(self) -> dict[str, IndexedFile]:
         """Return the files that were scanned before, by path."""
-        contents = self.path.read_bytes()
+        contents = self._contents()
         records = list(_records(contents))
         if not records or records[0] != _HEAD:  # new, or of another version
             self.clear()
@@ -54,7 +54,9 @@ class Journal:
             os.write(self._descriptor, b"\n")
         schemas: dict[str, dict[str, Any]] = {}
         files: dict[str, IndexedFile] = {}
-        for record in records[1:]:
+        for record in records:
+            if record == _HEAD:  # without locks, two processes may have begun it
+                continue
             if "name" in record:
                 schemas[record["name"]] = record["schema"]
             elif record["schema"] in schemas:
@@ -96,6 +98,12 @@ class Journal:
     def close(self) -> None:
         """Give the lock back."""
         os.close(self._descriptor)
+
+    def _contents(self) -> bytes:
+        """Read by the descriptor: without locks, another process may have removed the file."""
+        with open(os.dup(self._descriptor), "rb") as file:  # noqa: PTH123  a descriptor has no path
+            file.seek(0)
+            return file.read()
 
     def _append(self, record: dict[str, Any]) -> None:
         text = json.dumps(record, separators=(",", ":")).encode()
