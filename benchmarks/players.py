@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from machine import group_memory_mb
 
-from dataporter.engine.child_processes import die_with
+from dataporter.system.processes import die_with
 
 _PATIENCE = 5.0  # seconds for a player to end by itself
 _LONGEST = 120.0  # seconds for a call

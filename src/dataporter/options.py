@@ -32,7 +32,6 @@ import torch
 from torch.utils.data import IterableDataset
 
 from dataporter.arguments import check_int, did_you_mean
-from dataporter.cores import usable_cores
 from dataporter.engine import (
     OLDEST_RAY,
     OWN_RAY_OPTIONS,
@@ -46,6 +45,7 @@ from dataporter.samplers import ResumableSampler
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import has_lanes, is_iterable
 from dataporter.strategies import Strategy
+from dataporter.system.cores import usable_cores
 
 Sample_co = TypeVar("Sample_co", covariant=True)
 Loader = TypeVar("Loader")

@@ -6,8 +6,8 @@ import pytest
 from support import Augmented, one_pass, passes
 
 from dataporter import OptionTypeError, ResumableDataLoader
-from dataporter.cores import usable_cores
 from dataporter.engine.pace import Pace
+from dataporter.system.cores import usable_cores
 
 
 class Slow(Augmented):

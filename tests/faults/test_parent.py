@@ -14,7 +14,7 @@ from support import Ids, flat, passes
 from watching import is_running, state_of, until
 
 from dataporter import ResumableDataLoader
-from dataporter.engine.signals import IGNORED
+from dataporter.system.signals import IGNORED
 
 SETUP = """
 import json, os, signal, sys, threading, time

@@ -297,7 +297,7 @@ def test_one_builds_while_others_wait(data, scans, caplog):
 
 def test_without_locks_each_builds_and_the_index_is_whole(data, monkeypatch):
     monkeypatch.setattr("dataporter.shards.journal.fcntl", None)
-    monkeypatch.setattr("dataporter.shards.file_locks.fcntl", None)
+    monkeypatch.setattr("dataporter.system.files.fcntl", None)
     listing = list_files(data, SUFFIXES)
     found = []
 
@@ -315,7 +315,7 @@ def test_without_locks_each_builds_and_the_index_is_whole(data, monkeypatch):
 
 
 def test_a_journal_that_another_process_has_begun_or_removed_meanwhile_is_read(data, monkeypatch):
-    monkeypatch.setattr("dataporter.shards.file_locks.fcntl", None)
+    monkeypatch.setattr("dataporter.system.files.fcntl", None)
     index = opened(data)
     files = {file.path: file for file in index.files()}
     with closing(Journal(index.place)) as journal:

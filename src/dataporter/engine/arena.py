@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dataporter.engine.libc import libc
 from dataporter.engine.locks import PageLock, take_lock
 from dataporter.errors import UnsupportedSystemError
-from dataporter.mapping import mapped
+from dataporter.system.libc import libc
+from dataporter.system.memory import mapped
 
 # The address space of a memfd is cut into slots of 64 GiB; it has room for 2**20 of them.
 _STRIDE = 2**36

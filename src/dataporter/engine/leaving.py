@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
-from dataporter.engine.signals import EVERY_SIGNAL, delayed
+from dataporter.system.signals import EVERY_SIGNAL, delayed
 
 # Seconds that a worker gets to finish the batch in hand. Nobody will see that batch, but the
 # dataset may hold a lock or be writing to a file. torch's loader waits as long.

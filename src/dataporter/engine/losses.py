@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dataporter.engine.signals import name_of_signal
 from dataporter.errors import WorkerDiedError, WorkerRestartWarning, WorkerStartError
 from dataporter.fetch.tasks import Task, payload_in_words
+from dataporter.system.signals import name_of_signal
 from dataporter.user_warnings import warn_user
 
 

@@ -29,7 +29,6 @@ from dataporter.engine.losses import Losses
 from dataporter.engine.pace import Pace
 from dataporter.engine.recovery import Recovery, Replacements
 from dataporter.engine.results import Results, Running
-from dataporter.engine.signals import EVERY_SIGNAL, delayed
 from dataporter.engine.slots import Slots
 from dataporter.engine.taking import Taker
 from dataporter.engine.wire import UNREADY
@@ -37,6 +36,7 @@ from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import WorkerTimeoutError
 from dataporter.fetch import Fetches, Late
 from dataporter.fetch.tasks import Renew, Task
+from dataporter.system.signals import EVERY_SIGNAL, delayed
 
 _MOMENT = 0.01  # seconds that workers without work get to end, at the end of a pass
 _LAST_MOMENT = 0.1  # likewise, when nothing uses the engine any more

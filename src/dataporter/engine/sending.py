@@ -23,8 +23,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dataporter.engine.arena import anonymous_file
-from dataporter.engine.libc import libc
 from dataporter.engine.main_module import is_main_importable
+from dataporter.system.libc import libc
 
 _LARGE = 2**16  # bytes; smaller buffers stay in the pickle
 _MOST_WRITTEN = 2**30  # bytes at a time

@@ -17,9 +17,9 @@ from dataporter.engine.arena import anonymous_file
 from dataporter.engine.connections import open_descriptors
 from dataporter.engine.main_module import check_main_file
 from dataporter.engine.sending import Bulk, Place, load, mapped
-from dataporter.engine.signals import IGNORED, delayed
 from dataporter.engine.worker import Duty, Wiring, work
 from dataporter.errors import OptionError, WorkerStartError
+from dataporter.system.signals import IGNORED, delayed
 
 
 def signals_delayed(context: Any) -> AbstractContextManager[None]:

@@ -15,11 +15,8 @@ from typing import Any
 import torch
 
 from dataporter.engine.arena import Slot, Writer
-from dataporter.engine.child_processes import die_with
 from dataporter.engine.failures import pack_error
 from dataporter.engine.leaving import end_soon
-from dataporter.engine.libc import libc
-from dataporter.engine.signals import IGNORED
 from dataporter.engine.wire import (
     BATCH,
     ERROR,
@@ -37,6 +34,9 @@ from dataporter.fetch.generators import seed_all
 from dataporter.fetch.tasks import Payload
 from dataporter.fetch.timing import WRITE
 from dataporter.fetch.worker_info import announce_worker
+from dataporter.system.libc import libc
+from dataporter.system.processes import die_with
+from dataporter.system.signals import IGNORED
 
 # Options of glibc's malloc and their values, for `mallopt`.
 _MALLOC = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataporter.engine.budget import PREFETCH_BYTES
-from dataporter.engine.libc import libc
+from dataporter.system.libc import libc
 
 OLDEST_RAY = "2.51"  # version
 

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import ShardCacheError, ShardFormatError
-from dataporter.mapping import map_file
 from dataporter.shards.cache_folder import NO_LOCKS
+from dataporter.system.memory import map_file
 
 try:
     import fcntl

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from dataporter.shards.file_locks import open_and_lock
 from dataporter.shards.index import BLOCK, IndexedFile, schema_text
+from dataporter.system.files import open_and_lock
 
 try:
     import fcntl

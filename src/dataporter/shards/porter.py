@@ -32,7 +32,6 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.cores import usable_cores
 from dataporter.errors import ShardCacheError, ShardError, UnsupportedSystemError
 from dataporter.law import Order, Plan
 from dataporter.shards.cache import CachedBlocks
@@ -44,6 +43,7 @@ from dataporter.shards.notes import is_note, received
 from dataporter.shards.opening import Survey
 from dataporter.shards.processes import Process, collect_ended, last_words, start_process
 from dataporter.shards.storage.options import StorageOptions
+from dataporter.system.cores import usable_cores
 
 try:
     import fcntl

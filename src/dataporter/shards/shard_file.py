@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from dataporter.mapping import map_file
+from dataporter.system.memory import map_file
 
 
 class ShardFile(ABC):

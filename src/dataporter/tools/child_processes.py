@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dataporter.engine.child_processes import die_with
+from dataporter.system.processes import die_with
 from dataporter.tools.sandbox.processes import check_fork
 
 if hasattr(os, "fork"):  # else no child is ever started

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.mapping import map_file
-from dataporter.shards.file_locks import open_and_lock
+from dataporter.system.files import open_and_lock
+from dataporter.system.memory import map_file
 from dataporter.views.bitmap import LINE, Bitmap, size_of
 
 _HEAD = b"dataporter verdicts 1 "  # the number rises if the format ever changes

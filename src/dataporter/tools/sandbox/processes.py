@@ -34,8 +34,8 @@ from typing import Any, NoReturn, TypeAlias
 
 import torch
 
-from dataporter.engine.child_processes import die_with
 from dataporter.errors import UnsupportedSystemError
+from dataporter.system.processes import die_with
 
 _IDLE_SECONDS = 60
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from dataporter.engine.libc import libc
+from dataporter.system.libc import libc
 
 _PR_SET_PDEATHSIG = 1
 

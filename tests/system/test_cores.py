@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dataporter.cores import usable_cores
+from dataporter.system.cores import usable_cores
 
 
 def limit(root: Path, name: str, text: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from watching import until
 
-from dataporter.engine.signals import EVERY_SIGNAL, delayed
+from dataporter.system.signals import EVERY_SIGNAL, delayed
 
 
 @pytest.fixture
