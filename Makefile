@@ -79,7 +79,7 @@ soak: $(VENV)/.dev
 	$(BIN)/pytest -n 2 -m soak
 
 # Do the tests notice? ROOMS and N say in which rooms how many random changes are made.
-ROOMS ?= law sources fetch engine shards views
+ROOMS ?= law sources fetch engine system shards views
 N ?= 40
 mutants: $(VENV)/.dev
 	$(BIN)/python tests/mutants.py --rooms $(ROOMS) -n $(N)

@@ -30,7 +30,7 @@ from script import execute, parser, text
 from torch.utils.data import IterableDataset
 from workloads import WITH_WORKERS, WITHOUT_WORKERS, Workload
 
-from dataporter.system.cores import usable_cores
+from dataporter.system.processes import usable_cores
 
 SECONDS = 10.0  # of a row
 

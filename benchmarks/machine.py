@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dataporter.system.cores import usable_cores
+from dataporter.system.processes import usable_cores
 
 BUSY = 0.05  # share of the cores that others may use before a row is not to be trusted
 STOLEN = 0.02  # likewise, of time that the host gave to other machines

@@ -26,7 +26,7 @@ from measure import Row, Run, table, timed_turns
 from workloads import Computed
 
 from dataporter import ResumableDataLoader
-from dataporter.system.cores import usable_cores
+from dataporter.system.processes import usable_cores
 
 ROUNDS = 5
 BATCH_SIZE = 32

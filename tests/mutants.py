@@ -39,6 +39,7 @@ FURTHER = {
         "tests/training/test_*collator.py",
     ),
     "engine": ("tests/faults", "tests/sources", "tests/cluster", "tests/tools/profile"),
+    "system": ("tests/faults", "tests/engine", "tests/shards/test_building.py"),
     "shards": ("tests/distributed/test_sharded_groups.py", "tests/golden", "tests/views"),
     "views": ("tests/properties", "tests/golden", "tests/shards/test_tracks.py"),
 }

@@ -36,7 +36,6 @@ from dataporter.engine import (
     OLDEST_RAY,
     OWN_RAY_OPTIONS,
     PREFETCH_BYTES,
-    can_start_workers,
 )
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import OrderedDataset, Tail
@@ -45,7 +44,7 @@ from dataporter.samplers import ResumableSampler
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import has_lanes, is_iterable
 from dataporter.strategies import Strategy
-from dataporter.system.cores import usable_cores
+from dataporter.system.processes import can_start_workers, usable_cores
 
 Sample_co = TypeVar("Sample_co", covariant=True)
 Loader = TypeVar("Loader")

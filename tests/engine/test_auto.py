@@ -7,7 +7,7 @@ from support import Augmented, one_pass, passes
 
 from dataporter import OptionTypeError, ResumableDataLoader
 from dataporter.engine.pace import Pace
-from dataporter.system.cores import usable_cores
+from dataporter.system.processes import usable_cores
 
 
 class Slow(Augmented):

@@ -27,9 +27,9 @@ from dataporter.shards.building import open_index
 from dataporter.shards.cache_folder import default_folder
 from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import ReadOptions
-from dataporter.shards.index_places import user_folder
 from dataporter.shards.journal import Journal
 from dataporter.shards.schemas import check_schemas
+from dataporter.system.files import user_folder
 
 
 @pytest.fixture(autouse=True)

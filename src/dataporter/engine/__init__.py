@@ -8,12 +8,7 @@ device. `runner` chooses among them for a loader. An engine knows nothing of ord
 from dataporter.engine.budget import PREFETCH_BYTES
 from dataporter.engine.results import Results
 from dataporter.engine.runner import Runner
-from dataporter.engine.worker_options import (
-    OLDEST_RAY,
-    OWN_RAY_OPTIONS,
-    WorkerOptions,
-    can_start_workers,
-)
+from dataporter.engine.worker_options import OLDEST_RAY, OWN_RAY_OPTIONS, WorkerOptions
 
 __all__ = [
     "OLDEST_RAY",
@@ -22,5 +17,4 @@ __all__ = [
     "Results",
     "Runner",
     "WorkerOptions",
-    "can_start_workers",
 ]

@@ -10,7 +10,6 @@ limit the size of a file, so this file grows as its slots are used, and its slot
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -24,8 +23,7 @@ from numpy.typing import NDArray
 
 from dataporter.engine.locks import PageLock, take_lock
 from dataporter.errors import UnsupportedSystemError
-from dataporter.system.libc import libc
-from dataporter.system.memory import mapped
+from dataporter.system.memory import libc, mapped, memory_file, temporary_file
 
 # The address space of a memfd is cut into slots of 64 GiB; it has room for 2**20 of them.
 _STRIDE = 2**36
@@ -41,38 +39,11 @@ _ALIGNMENT = 64
 
 def create_arena() -> int:
     """Make an arena and return its descriptor."""
-    descriptor = _memfd()
+    descriptor = memory_file()
     if descriptor is None:
-        return _temporary_file()
+        return temporary_file()
     os.truncate(descriptor, _MEMFD_SIZE)
     return descriptor
-
-
-def anonymous_file() -> int:
-    """Make an empty file without a name, in memory if possible, and return its descriptor."""
-    descriptor = _memfd()
-    return _temporary_file() if descriptor is None else descriptor
-
-
-def _temporary_file() -> int:
-    descriptor, path = tempfile.mkstemp(prefix="dataporter")
-    os.unlink(path)  # noqa: PTH108  a descriptor is all that is kept
-    return descriptor
-
-
-def _memfd() -> int | None:
-    """Open an anonymous file in memory; None where the system has no such thing."""
-    if hasattr(os, "memfd_create"):
-        with contextlib.suppress(OSError):  # not in this kernel, or not allowed
-            return os.memfd_create("dataporter", os.MFD_CLOEXEC)
-    elif hasattr(libc, "memfd_create"):  # this Python was built where there was none
-        descriptor: int = libc.memfd_create(b"dataporter", _MFD_CLOEXEC)
-        if descriptor >= 0:
-            return descriptor
-    return None
-
-
-_MFD_CLOEXEC = 1
 
 
 def _reserved(descriptor: int, number: int, length: int) -> int:
@@ -182,8 +153,6 @@ class Slot:
             libc.madvise(self.address, len(self.bytes), mmap.MADV_REMOVE)
 
 
-if libc is not None:
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _MADV_POPULATE_WRITE = 23  # of Linux 5.14; Python does not name it
 
 

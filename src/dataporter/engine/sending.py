@@ -22,9 +22,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dataporter.engine.arena import anonymous_file
 from dataporter.engine.main_module import is_main_importable
-from dataporter.system.libc import libc
+from dataporter.system.memory import libc, unnamed_file
 
 _LARGE = 2**16  # bytes; smaller buffers stay in the pickle
 _MOST_WRITTEN = 2**30  # bytes at a time
@@ -48,7 +47,7 @@ class Bulk:
     """
 
     def __init__(self) -> None:
-        self.descriptor = anonymous_file()
+        self.descriptor = unnamed_file()
         self._places: list[Place] = []  # of the object that was sent last
         self._end = 0
 
@@ -94,10 +93,6 @@ class Bulk:
     def close(self) -> None:
         """Close the file. Processes that have mapped it keep their memory."""
         os.close(self.descriptor)
-
-
-if libc is not None:
-    libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class _Pickler(ForkingPickler):

@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from dataporter.engine.arena import anonymous_file
 from dataporter.engine.connections import open_descriptors
 from dataporter.engine.main_module import check_main_file
 from dataporter.engine.sending import Bulk, Place, load, mapped
 from dataporter.engine.worker import Duty, Wiring, work
 from dataporter.errors import OptionError, WorkerStartError
+from dataporter.system.memory import unnamed_file
 from dataporter.system.signals import IGNORED, delayed
 
 
@@ -94,7 +94,7 @@ class _SentDuty:
         self._duty = duty
         self._method = method
         self._bulk = bulk
-        self._pickled = anonymous_file()
+        self._pickled = unnamed_file()
 
     def __reduce__(self) -> tuple[Any, ...]:
         from multiprocessing.reduction import DupFd  # noqa: PLC0415  Windows has none

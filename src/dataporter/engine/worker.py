@@ -34,7 +34,7 @@ from dataporter.fetch.generators import seed_all
 from dataporter.fetch.tasks import Payload
 from dataporter.fetch.timing import WRITE
 from dataporter.fetch.worker_info import announce_worker
-from dataporter.system.libc import libc
+from dataporter.system.memory import libc
 from dataporter.system.processes import die_with
 from dataporter.system.signals import IGNORED
 

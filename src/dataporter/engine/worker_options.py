@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dataporter.engine.budget import PREFETCH_BYTES
-from dataporter.system.libc import libc
 
 OLDEST_RAY = "2.51"  # version
 
@@ -40,8 +38,3 @@ class WorkerOptions:
     in_order: bool = True
     has_places: bool = False  # each task is for one worker, not for any
     ray_options: Mapping[str, Any] | None = None  # of the actors, as Ray takes them
-
-
-def can_start_workers() -> bool:
-    """Tell whether this system has the calls that workers need. Windows has not."""
-    return libc is not None and hasattr(select, "poll")

@@ -20,7 +20,7 @@ from pathlib import Path
 from dataporter.errors import OptionError, ShardWarning
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.index_places import user_folder
+from dataporter.system.files import user_folder
 from dataporter.user_warnings import warn_user
 
 try:

@@ -10,13 +10,13 @@ import json
 import mmap
 import os
 import re
-import sys
 from pathlib import Path
 
 from dataporter.errors import OptionError
 from dataporter.shards.files import INDEX_FOLDER
 from dataporter.shards.formats.format import Format
 from dataporter.shards.listing import Listing
+from dataporter.system.files import user_folder
 
 _NAMES = re.compile(r"index-[0-9a-f]{16}\.arrow")
 
@@ -45,20 +45,6 @@ def index_paths(listing: Listing, format: Format, folder: Path | None) -> list[P
 def _name(asked: object) -> str:
     digest = hashlib.blake2b(json.dumps(asked).encode(), digest_size=8)
     return f"index-{digest.hexdigest()}.arrow"
-
-
-def user_folder() -> Path | None:
-    """Return the user's cache folder; None if there is no home folder."""
-    try:
-        if sys.platform == "darwin":
-            caches = Path.home() / "Library" / "Caches"
-        elif os.name == "nt":
-            caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-        else:
-            caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # no home folder
-        return None
-    return caches / "dataporter"
 
 
 def kept_indexes(folder: Path) -> list[Path]:

@@ -10,11 +10,12 @@ import pickle
 import socket
 import struct
 import sys
-import tempfile
 from contextlib import suppress
 from typing import IO, Any
 
 from dataporter.errors import ShardError
+from dataporter.system.memory import unnamed_file
+from dataporter.system.processes import pickled_error
 
 _LENGTH = struct.Struct("<I")
 
@@ -88,17 +89,10 @@ class Incoming:
         self.connection.close()
 
 
-def unnamed_file() -> IO[bytes]:
-    """Make an empty file without a name, in memory where the system can."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("dataporter"), "w+b")
-    return tempfile.TemporaryFile()
-
-
 def attached(value: Any) -> IO[bytes]:
     """Pickle a value into a file without a name, to be sent or to be a process's input."""
     pickled = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    file = unnamed_file()
+    file = os.fdopen(unnamed_file(), "w+b")
     file.write(pickled)
     file.flush()
     file.seek(0)
@@ -116,11 +110,5 @@ def is_ours(connection: socket.socket) -> bool:
 
 def packed_error(error: BaseException) -> bytes:
     """Pickle an error so that it comes back with its type and message, or as a `ShardError`."""
-    try:
-        pickled = pickle.dumps(error)
-        again = pickle.loads(pickled)  # noqa: S301  our own, to see that it can be rebuilt
-        if type(again) is type(error) and str(again) == str(error):
-            return pickled
-    except Exception:  # noqa: BLE001, S110  whatever its class does when it is pickled
-        pass
-    return pickle.dumps(ShardError(f"{type(error).__name__}: {error}"))
+    other = ShardError(f"{type(error).__name__}: {error}")
+    return pickled_error(error) or pickle.dumps(other)

@@ -9,6 +9,7 @@ the first porter, or ends.
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import socket
 import sys
@@ -23,10 +24,11 @@ from dataporter.shards.building import Opened, update_index
 from dataporter.shards.formats.format import Format, ReadOptions
 from dataporter.shards.formats.registry import find_files
 from dataporter.shards.listing import Files, is_remote
-from dataporter.shards.messages import attached, unnamed_file
+from dataporter.shards.messages import attached
 from dataporter.shards.notes import received
 from dataporter.shards.processes import last_words, start_process
 from dataporter.shards.storage.options import StorageOptions
+from dataporter.system.memory import unnamed_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,7 @@ class Survey:
         self._here, there = socket.socketpair()
         # A progress bar is printed where the user sees it. What a porter prints is not.
         self._is_bar = wanted.progress and sys.stderr.isatty()
-        self.words = unnamed_file()
+        self.words = os.fdopen(unnamed_file(), "w+b")
         self.has_left = False
         level = logging.getLogger("dataporter").getEffectiveLevel()
         with there, attached((wanted, level)) as given:

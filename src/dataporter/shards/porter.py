@@ -38,12 +38,13 @@ from dataporter.shards.cache import CachedBlocks
 from dataporter.shards.cache_folder import cache_folder, is_shared
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.messages import attached, is_ours, pack, receive, unnamed_file
+from dataporter.shards.messages import attached, is_ours, pack, receive
 from dataporter.shards.notes import is_note, received
 from dataporter.shards.opening import Survey
 from dataporter.shards.processes import Process, collect_ended, last_words, start_process
 from dataporter.shards.storage.options import StorageOptions
-from dataporter.system.cores import usable_cores
+from dataporter.system.memory import unnamed_file
+from dataporter.system.processes import usable_cores
 
 try:
     import fcntl
@@ -288,7 +289,7 @@ class Porter:
                     return
                 self._state.reap(_MOMENT)  # one that has closed its address is about to end
                 with self._given() as given:
-                    self._state.words = unnamed_file()
+                    self._state.words = os.fdopen(unnamed_file(), "w+b")
                     self._state.process = start_process(
                         *("dataporter.shards.porting", listener, given, self._state.words),
                         is_apart=True,

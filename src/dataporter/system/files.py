@@ -1,9 +1,10 @@
-"""Locks on files: one process does what others wait for. A lock ends with its process."""
+"""Files: the user's cache folder, and locks that end with the process that has them."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 
 try:
@@ -12,6 +13,20 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
+
+
+def user_folder() -> Path | None:
+    """Return the user's cache folder; None if there is no home folder."""
+    try:
+        if sys.platform == "darwin":
+            caches = Path.home() / "Library" / "Caches"
+        elif os.name == "nt":
+            caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        else:
+            caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # no home folder
+        return None
+    return caches / "dataporter"
 
 
 def open_and_lock(path: Path, awaited: str) -> tuple[int, bool]:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import LeftOutError, OptionError
-from dataporter.shards.index_places import user_folder
-from dataporter.system.cores import usable_cores
+from dataporter.system.files import user_folder
+from dataporter.system.processes import usable_cores
 from dataporter.views.once import Look, in_order
 from dataporter.views.parts import read
 

@@ -17,9 +17,9 @@ from dataporter.arguments import check_flag, check_int
 from dataporter.errors import LeftOutError, OptionError, OptionTypeError, PredicateWarning
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
 from dataporter.law.explanation import counted
-from dataporter.shards.index_places import user_folder
 from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
+from dataporter.system.files import user_folder
 from dataporter.user_warnings import warn_user
 from dataporter.views.bitmap import Bitmap
 from dataporter.views.code_hash import UnknownCodeError, code_hash

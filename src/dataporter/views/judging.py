@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dataporter.engine.worker_options import can_start_workers
 from dataporter.errors import LeftOutError, PredicateError, PredicateWarning, ShardCacheError
 from dataporter.law.explanation import counted
-from dataporter.system.cores import usable_cores
+from dataporter.system.processes import can_start_workers, usable_cores
 from dataporter.user_warnings import warn_user
 from dataporter.views.bitmap import Bitmap, packed, size_of
 from dataporter.views.once import Look, in_order

@@ -14,8 +14,9 @@ from dataporter.errors import ShardsNotFoundError
 from dataporter.shards.extra import shards_extra
 from dataporter.shards.files import INDEX_FOLDER, folder_of_glob
 from dataporter.shards.index import Index
-from dataporter.shards.index_places import is_index_name, kept_indexes, may_hold, user_folder
+from dataporter.shards.index_places import is_index_name, kept_indexes, may_hold
 from dataporter.shards.storage.urls import Url, is_url
+from dataporter.system.files import user_folder
 
 
 def index_with(fingerprint: str) -> Index | None:

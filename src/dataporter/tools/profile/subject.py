@@ -12,7 +12,7 @@ from dataporter.fetch.vectorised import gather_for
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable
-from dataporter.system.cores import usable_cores
+from dataporter.system.processes import usable_cores
 from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.sandbox.loaders import make_loader
 
