@@ -20,7 +20,7 @@ from torch.utils.data import get_worker_info
 from watching import until
 
 from dataporter import ResumableDataLoader
-from dataporter.engine import ray_pool
+from dataporter.engine.ray import pool as ray_pool
 from dataporter.errors import (
     ClusterRoomWarning,
     OptionError,

@@ -11,7 +11,7 @@ from clusters import QUIET, Stream, cluster_of, members_of
 from support import Augmented, one_pass, plain
 
 from dataporter import ResumableDataLoader
-from dataporter.engine import ray_cluster
+from dataporter.engine.ray import cluster as ray_cluster
 from dataporter.errors import ClusterLostError, WorkerRestartWarning
 
 SECONDS = float(os.environ.get("DATAPORTER_SOAK_SECONDS", "600")) / 2

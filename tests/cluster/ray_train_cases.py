@@ -14,7 +14,7 @@ def train(config):
     import torch
     from ray import train as ray_train
 
-    from dataporter.engine import ray_pool
+    from dataporter.engine.ray import pool as ray_pool
 
     ray_pool._LEND_AFTER = 1.0
     rank = ray_train.get_context().get_world_rank()

@@ -92,7 +92,7 @@ def test_workers_that_are_started_and_replaced_are_told(log):
 
 def test_threads_are_told(log):
     list(ResumableDataLoader(Ids(8), num_workers=1, engine="threads"))
-    assert log() == ["dataporter.engine.threads: started 1 worker in threads"]
+    assert log() == ["dataporter.engine.local: started 1 worker in threads"]
 
 
 def test_where_passes_begin_and_end_is_told_to_those_who_debug(caplog):

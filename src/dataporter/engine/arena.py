@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dataporter.engine.locks import PageLock, take_lock
+from dataporter.engine.page_locks import PageLock, take_lock
 from dataporter.errors import UnsupportedSystemError
 from dataporter.system.memory import libc, mapped, memory_file, temporary_file
 

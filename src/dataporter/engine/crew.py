@@ -12,6 +12,7 @@ from typing import Any
 
 from dataporter.engine.arena import Slot
 from dataporter.engine.connections import Connections
+from dataporter.engine.interface import WorkerOptions
 from dataporter.engine.leaving import (
     await_leavers,
     forget,
@@ -24,7 +25,6 @@ from dataporter.engine.leaving import (
 from dataporter.engine.sending import Bulk
 from dataporter.engine.starting import signals_delayed, start_worker
 from dataporter.engine.worker import IN_HAND, Duty
-from dataporter.engine.worker_options import WorkerOptions
 from dataporter.fetch import Fetches
 from dataporter.law.explanation import counted
 

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from dataporter.engine.marks import note_stream
+from dataporter.engine.cuda_events import note_stream
 from dataporter.engine.results import Results
 from dataporter.engine.wire import is_plain
 from dataporter.fetch import EMPTY, Failed, Late

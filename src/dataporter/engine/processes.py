@@ -23,6 +23,7 @@ from dataporter.engine.board import Board, Issue
 from dataporter.engine.budget import Budget, Limits
 from dataporter.engine.connections import Connections
 from dataporter.engine.crew import Crew
+from dataporter.engine.interface import WorkerOptions
 from dataporter.engine.issuing import Issuer
 from dataporter.engine.leaving import look_after_leavers
 from dataporter.engine.losses import Losses
@@ -32,7 +33,6 @@ from dataporter.engine.results import Results, Running
 from dataporter.engine.slots import Slots
 from dataporter.engine.taking import Taker
 from dataporter.engine.wire import UNREADY
-from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import WorkerTimeoutError
 from dataporter.fetch import Fetches, Late
 from dataporter.fetch.tasks import Renew, Task

@@ -9,11 +9,11 @@ import torch
 
 from dataporter.engine.device import sent_ahead, ways_to
 from dataporter.engine.inline import run_inline
+from dataporter.engine.interface import WorkerOptions
+from dataporter.engine.local import run_in_threads
 from dataporter.engine.processes import ProcessEngine
 from dataporter.engine.recovery import Replacements
 from dataporter.engine.results import Results, Running
-from dataporter.engine.threads import run_in_threads
-from dataporter.engine.worker_options import WorkerOptions
 from dataporter.fetch import Fetches
 from dataporter.fetch.tasks import Renew, Task
 
@@ -47,7 +47,7 @@ class WorkerEngine(Protocol):
 
 
 def _ray_engine(fetch: Fetches, options: WorkerOptions, replacements: Replacements) -> WorkerEngine:
-    from dataporter.engine.ray_engine import RayEngine  # noqa: PLC0415  when it is asked for
+    from dataporter.engine.ray.engine import RayEngine  # noqa: PLC0415  when it is asked for
 
     return RayEngine(fetch, options, replacements)
 

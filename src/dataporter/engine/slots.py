@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from dataporter.engine.arena import Slot
 from dataporter.engine.budget import Budget
+from dataporter.engine.cuda_events import Mark, mark, note_stream
 from dataporter.engine.forks import Child, watch_forks
-from dataporter.engine.marks import Mark, mark, note_stream
 
 
 class Slots:

@@ -17,10 +17,10 @@ from dataporter.engine.arena import Slot
 from dataporter.engine.board import Issue
 from dataporter.engine.budget import MOST_LENT
 from dataporter.engine.failures import unpack_error
+from dataporter.engine.interface import WorkerOptions
 from dataporter.engine.pinning import can_pin, pinned
 from dataporter.engine.slots import Slots
 from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY, read_batch
-from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import PageLockWarning
 from dataporter.fetch import EMPTY, Failed, Fetches, Partial
 from dataporter.fetch.tasks import Task

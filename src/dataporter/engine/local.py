@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any
 
 from dataporter.engine.inline import attempted
+from dataporter.engine.interface import WorkerOptions
 from dataporter.engine.pinning import can_pin
 from dataporter.engine.results import Results, Running
-from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
 from dataporter.fetch import Fetches, Late
 from dataporter.fetch.generators import capture

@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dataporter.engine.ray_actor import packed, shell
-from dataporter.engine.ray_cluster import RayCluster
+from dataporter.engine.interface import WorkerOptions
+from dataporter.engine.ray.actor import packed, shell
+from dataporter.engine.ray.cluster import RayCluster
 from dataporter.engine.worker import Duty
-from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import ClusterRoomWarning, OptionError, WorkerError, WorkerStartError
 from dataporter.fetch import Fetches
 from dataporter.user_warnings import warn_user

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dataporter.engine import marks
+from dataporter.engine import cuda_events as marks
 
 
 class Event:

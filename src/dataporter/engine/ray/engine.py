@@ -2,8 +2,8 @@
 
     tasks ──▶ errands ──▶ actors ──▶ replies in Ray's object store ──▶ board ──▶ a copy of one's own
 
-Each part has a file of its own: `ray_cluster` finds the cluster and notices its end, `ray_pool` has
-the actors, `ray_actor` is what runs in them, `ray_errands` gives them tasks and moves what the
+Each part has a file of its own: `cluster` finds the cluster and notices its end, `pool` has
+the actors, `actor` is what runs in them, `errands` gives them tasks and moves what the
 dead ones had. Board, budget and losses are those of worker processes. Here they are put together.
 
 A batch is copied once out of the object store: Ray's memory is read-only, shared and limited,
@@ -23,17 +23,17 @@ from typing import Any
 from dataporter.engine.board import Issue
 from dataporter.engine.budget import Budget, Limits
 from dataporter.engine.failures import unpack_error
+from dataporter.engine.interface import WorkerOptions
 from dataporter.engine.losses import Losses
 from dataporter.engine.pace import Pace
 from dataporter.engine.pinning import can_pin, pinned
-from dataporter.engine.ray_cluster import RayCluster
-from dataporter.engine.ray_errands import Errands
-from dataporter.engine.ray_pool import Pool
+from dataporter.engine.ray.cluster import RayCluster
+from dataporter.engine.ray.errands import Errands
+from dataporter.engine.ray.pool import Pool
 from dataporter.engine.recovery import Replacements
 from dataporter.engine.results import Results, Running
 from dataporter.engine.taking import read_result
 from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY
-from dataporter.engine.worker_options import WorkerOptions
 from dataporter.errors import WorkerError, WorkerTimeoutError
 from dataporter.fetch import Failed, Fetches, Late
 from dataporter.fetch.tasks import Renew, Task

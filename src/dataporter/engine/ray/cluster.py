@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dataporter.engine.worker_options import OLDEST_RAY
+from dataporter.engine.interface import OLDEST_RAY
 from dataporter.errors import ClusterLostError, WorkerStartError
 from dataporter.requirement import require
 

@@ -85,7 +85,7 @@ def shell() -> type:
         def begin(self, worker: int, parcel: Any) -> str:
             """Get ready to fetch. Returns the reason if dataporter is not there."""
             try:
-                from dataporter.engine.ray_actor import Fetching  # noqa: PLC0415  likewise
+                from dataporter.engine.ray.actor import Fetching  # noqa: PLC0415  likewise
             except ImportError as error:
                 return f"{type(error).__name__}: {error}"
             self._fetching = Fetching(worker, parcel)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dataporter.engine.marks import mark
+from dataporter.engine.cuda_events import mark
 
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device
 

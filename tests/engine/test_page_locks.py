@@ -80,7 +80,7 @@ def runtime(monkeypatch) -> Runtime:
     monkeypatch.setattr("torch.cuda.current_stream", lambda: "stream")
     monkeypatch.setattr("dataporter.engine.taking.can_pin", lambda: True)
     monkeypatch.setattr("dataporter.engine.taking.pinned", lambda batch: batch)
-    monkeypatch.setattr("dataporter.engine.locks._forget_last_error", lambda: None)
+    monkeypatch.setattr("dataporter.engine.page_locks._forget_last_error", lambda: None)
     return runtime
 
 
@@ -88,7 +88,7 @@ def runtime(monkeypatch) -> Runtime:
 def marks(monkeypatch) -> Marks:
     marks = Marks()
     monkeypatch.setattr("dataporter.engine.slots.mark", marks)
-    monkeypatch.setattr("dataporter.engine.locks.mark", marks)
+    monkeypatch.setattr("dataporter.engine.page_locks.mark", marks)
     return marks
 
 
@@ -222,7 +222,7 @@ def test_at_exit_what_is_still_locked_is_unlocked_once_and_by_the_process_that_l
         """
 import os, sys
 import torch
-import dataporter.engine.locks as locks
+import dataporter.engine.page_locks as locks
 import dataporter.engine.taking as taking
 import dataporter.engine.slots as slots
 from dataporter import ResumableDataLoader
