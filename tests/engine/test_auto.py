@@ -6,7 +6,7 @@ import pytest
 from support import Augmented, one_pass, passes
 
 from dataporter import OptionTypeError, ResumableDataLoader
-from dataporter.engine.pace import Pace
+from dataporter.engine.budget import Pace
 from dataporter.system.processes import usable_cores
 
 

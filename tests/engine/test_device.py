@@ -28,7 +28,7 @@ from dataporter import (
 )
 from dataporter.converters import DtypeConverter, KeyBasedDtypeConverter
 from dataporter.engine.device import sent_ahead
-from dataporter.engine.results import Results
+from dataporter.engine.interface import Results
 
 HAS_CUDA = torch.cuda.is_available()
 LENGTH, BATCH = 37, 4

@@ -18,7 +18,7 @@ from support import Ids, plain
 from watching import arena_bytes, open_descriptors
 
 from dataporter import ResumableDataLoader
-from dataporter.engine.forks import watch_forks
+from dataporter.engine.slots import watch_forks
 
 
 class Rows(Ids):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from dataporter.engine.pinning import pinned
+from dataporter.engine.page_locks import pinned
 
 
 class Pair(NamedTuple):

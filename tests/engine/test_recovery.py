@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dataporter.engine.board import Board
-from dataporter.engine.losses import Loss, Losses
-from dataporter.engine.recovery import lost_by_any_worker, lost_by_lane_workers
+from dataporter.engine.recovery import Loss, Losses, lost_by_any_worker, lost_by_lane_workers
 from dataporter.errors import WorkerDiedError, WorkerRestartWarning, WorkerStartError
 from dataporter.fetch.randomness import keys_of
 from dataporter.fetch.tasks import Samples, Task

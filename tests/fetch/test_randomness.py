@@ -14,7 +14,7 @@ from support import Augmented, Ids, one_pass, passes, plain
 from torch.utils.data import Dataset
 
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
-from dataporter.engine.inline import attempted
+from dataporter.engine.local import attempted
 from dataporter.fetch import generator_memory, randomness
 from dataporter.fetch.generator_memory import find_memory
 from dataporter.fetch.generators import capture, seed_all

@@ -28,7 +28,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from dataporter.engine.cuda_events import note_stream
-from dataporter.engine.results import Results
+from dataporter.engine.interface import Results
 from dataporter.engine.wire import is_plain
 from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.fetch.containers import changed, is_plain_list, parts_of

@@ -1,12 +1,14 @@
-"""Options of an engine with workers."""
+"""The interface of all engines: the options that they are given, the results that they give."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataporter.engine.budget import PREFETCH_BYTES
+from dataporter.fetch import Late
+from dataporter.fetch.tasks import Task
 
 OLDEST_RAY = "2.51"  # version
 
@@ -38,3 +40,30 @@ class WorkerOptions:
     in_order: bool = True
     has_places: bool = False  # each task is for one worker, not for any
     ray_options: Mapping[str, Any] | None = None  # of the actors, as Ray takes them
+
+
+class Running(NamedTuple):
+    """The batches and workers of an engine at one moment."""
+
+    ready: int = 0  # batches that are fetched and wait to be taken
+    workers: int = 0
+
+
+class Results(NamedTuple):
+    """Tasks with their batches. `is_there()` tells whether the next comes without waiting.
+
+    `look()` may be called at any moment, from any thread and in signal handlers; it changes nothing
+    and keeps no engine alive.
+    """
+
+    each: Iterator[tuple[Any, Any]]
+    is_there: Callable[[], bool] = lambda: True
+    look: Callable[[], Running] = Running
+
+    def received(self, receive: Callable[[Task, Any], tuple[Any, Any]]) -> Results:
+        """Pass every task and batch through `receive`, except a batch that is late."""
+
+        def received(result: tuple[Task, Any]) -> tuple[Any, Any]:
+            return result if type(result[1]) is Late else receive(*result)
+
+        return self._replace(each=map(received, self.each))

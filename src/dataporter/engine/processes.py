@@ -20,16 +20,13 @@ from functools import partial
 from typing import Any
 
 from dataporter.engine.board import Board, Issue
-from dataporter.engine.budget import Budget, Limits
+from dataporter.engine.budget import Budget, Limits, Pace
 from dataporter.engine.connections import Connections
 from dataporter.engine.crew import Crew
-from dataporter.engine.interface import WorkerOptions
+from dataporter.engine.interface import Results, Running, WorkerOptions
 from dataporter.engine.issuing import Issuer
 from dataporter.engine.leaving import look_after_leavers
-from dataporter.engine.losses import Losses
-from dataporter.engine.pace import Pace
-from dataporter.engine.recovery import Recovery, Replacements
-from dataporter.engine.results import Results, Running
+from dataporter.engine.recovery import Losses, Recovery, Replacements
 from dataporter.engine.slots import Slots
 from dataporter.engine.taking import Taker
 from dataporter.engine.wire import UNREADY

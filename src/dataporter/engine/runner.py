@@ -8,12 +8,10 @@ from typing import Any, Protocol
 import torch
 
 from dataporter.engine.device import sent_ahead, ways_to
-from dataporter.engine.inline import run_inline
-from dataporter.engine.interface import WorkerOptions
-from dataporter.engine.local import run_in_threads
+from dataporter.engine.interface import Results, Running, WorkerOptions
+from dataporter.engine.local import run_in_threads, run_inline
 from dataporter.engine.processes import ProcessEngine
 from dataporter.engine.recovery import Replacements
-from dataporter.engine.results import Results, Running
 from dataporter.fetch import Fetches
 from dataporter.fetch.tasks import Renew, Task
 

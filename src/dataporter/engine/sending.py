@@ -7,6 +7,10 @@ An array of gigabytes is copied once, however many processes it is sent to, and 
 once. A process that changes such an array changes a copy of its own, page by page. Buffers are
 those of pickle's protocol 5: NumPy's arrays and all that is made of them. Tensors are shared by
 torch itself.
+
+Such a process imports the main module from its file. A notebook, an interactive session and
+`python -c` have no such file. A script that is read from stdin has one in name only, and no process
+starts that imports it.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ import os
 import pickle
 from collections.abc import Callable, Iterable
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.spawn import get_preparation_data
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from dataporter.engine.main_module import is_main_importable
+from dataporter.errors import WorkerStartError
 from dataporter.system.memory import libc, unnamed_file
 
 _LARGE = 2**16  # bytes; smaller buffers stay in the pickle
@@ -131,3 +137,26 @@ def load(pickled: Any, places: Iterable[Place], bulk: memoryview | None) -> Any:
 def mapped(descriptor: int) -> mmap.mmap:
     """Map a whole file. Writes to the mapping stay in this process."""
     return mmap.mmap(descriptor, 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def is_main_importable() -> bool:
+    """Tell whether other processes have what is defined in the main module of this one."""
+    return bool({"init_main_from_name", "init_main_from_path"} & _main_module().keys())
+
+
+def check_main_file(method: str) -> None:
+    """Raise if a process started by this method would look in vain for the main script."""
+    path = Path(_main_module().get("init_main_from_path", "script.py"))
+    # A file that was deleted is another matter: a fork server may have imported it before.
+    if not path.name.startswith("<") or path.exists():
+        return
+    msg = (
+        f"the script comes from {path.name}, but a worker started by {method!r} has to import it. "
+        "Save the script as a file and run that, or use multiprocessing_context='fork'."
+    )
+    raise WorkerStartError(msg)
+
+
+def _main_module() -> dict[str, str]:
+    """Return what a new process is told about the main module."""
+    return get_preparation_data("")

@@ -14,8 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from dataporter.engine.connections import open_descriptors
-from dataporter.engine.main_module import check_main_file
-from dataporter.engine.sending import Bulk, Place, load, mapped
+from dataporter.engine.sending import Bulk, Place, check_main_file, load, mapped
 from dataporter.engine.worker import Duty, Wiring, work
 from dataporter.errors import OptionError, WorkerStartError
 from dataporter.system.memory import unnamed_file

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from dataporter.engine.arena import Slot
 from dataporter.engine.board import Issue
 from dataporter.engine.budget import MOST_LENT
-from dataporter.engine.failures import unpack_error
 from dataporter.engine.interface import WorkerOptions
-from dataporter.engine.pinning import can_pin, pinned
+from dataporter.engine.page_locks import can_pin, pinned
 from dataporter.engine.slots import Slots
-from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY, read_batch
+from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY, read_batch, unpack_error
 from dataporter.errors import PageLockWarning
 from dataporter.fetch import EMPTY, Failed, Fetches, Partial
 from dataporter.fetch.tasks import Task

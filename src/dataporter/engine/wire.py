@@ -1,4 +1,4 @@
-"""The wire format: small messages of fixed size, and tasks and batches laid out in slots.
+"""The wire format: messages of fixed size, and tasks, batches and errors laid out in slots.
 
 Tensors lie in the slot as they are, and the consumer uses them there. A batch of tensors, plain
 values and bytes in dicts, lists and tuples travels as its outline, in which every tensor is
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import io
 import marshal
+import os
 import pickle
 import struct
 import threading
+import traceback
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,10 @@ import torch
 from numpy.typing import NDArray
 
 from dataporter.engine.arena import Slot, Writer, tensor_over
+from dataporter.errors import WorkerError
 from dataporter.fetch.randomness import keys_of
 from dataporter.fetch.tasks import Payload, Samples
+from dataporter.system.processes import pickled_error
 
 # To a worker: number of the issue, slot, size of the task. From a worker: number of the issue,
 # slot, outcome, offset and size of the result. Both are so small that a write to a pipe is whole.
@@ -258,3 +262,28 @@ _DTYPES = {
     if isinstance(dtype, torch.dtype)
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class WorkerTraceback(Exception):  # noqa: N818  never raised: the cause of what is raised
+    """The worker and the traceback of an error; the cause of the error that arrives."""
+
+    def __str__(self) -> str:
+        return "\n" + "".join(self.args)
+
+
+def pack_error(error: Exception, worker: int, what: str = "") -> bytes:
+    """Pack an error of this worker, with its traceback as text."""
+    where = f"In worker {worker} (pid {os.getpid()}):\n"
+    text = what + where + "".join(traceback.format_exception(error))
+    return pickle.dumps((pickled_error(error), type(error).__qualname__, text))
+
+
+def unpack_error(packed: bytes) -> Exception:
+    """Rebuild an error that a worker packed, with the worker's traceback as its cause."""
+    pickled, name, text = pickle.loads(packed)  # noqa: S301  from a worker of ours
+    if pickled is None:
+        msg = f"{name} in a worker; the error itself cannot be pickled. {text}"
+        return WorkerError(msg)
+    error: Exception = pickle.loads(pickled)  # noqa: S301  likewise
+    error.__cause__ = WorkerTraceback(text)
+    return error

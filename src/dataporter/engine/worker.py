@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from dataporter.engine.arena import Slot, Writer
-from dataporter.engine.failures import pack_error
 from dataporter.engine.leaving import end_soon
 from dataporter.engine.wire import (
     BATCH,
@@ -26,6 +25,7 @@ from dataporter.engine.wire import (
     STOP,
     TIMED,
     UNREADY,
+    pack_error,
     read_task,
     write_batch,
 )

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.engine.arena import Slot, create_arena
-from dataporter.engine.failures import pack_error
-from dataporter.engine.wire import ERROR, UNREADY
+from dataporter.engine.wire import ERROR, UNREADY, pack_error
 from dataporter.engine.worker import Duty, begun, make, write_error
 from dataporter.errors import WorkerStartError
 from dataporter.fetch.timing import Clock

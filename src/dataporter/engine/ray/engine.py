@@ -21,19 +21,15 @@ from functools import partial
 from typing import Any
 
 from dataporter.engine.board import Issue
-from dataporter.engine.budget import Budget, Limits
-from dataporter.engine.failures import unpack_error
-from dataporter.engine.interface import WorkerOptions
-from dataporter.engine.losses import Losses
-from dataporter.engine.pace import Pace
-from dataporter.engine.pinning import can_pin, pinned
+from dataporter.engine.budget import Budget, Limits, Pace
+from dataporter.engine.interface import Results, Running, WorkerOptions
+from dataporter.engine.page_locks import can_pin, pinned
 from dataporter.engine.ray.cluster import RayCluster
 from dataporter.engine.ray.errands import Errands
 from dataporter.engine.ray.pool import Pool
-from dataporter.engine.recovery import Replacements
-from dataporter.engine.results import Results, Running
+from dataporter.engine.recovery import Losses, Replacements
 from dataporter.engine.taking import read_result
-from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY
+from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY, unpack_error
 from dataporter.errors import WorkerError, WorkerTimeoutError
 from dataporter.fetch import Failed, Fetches, Late
 from dataporter.fetch.tasks import Renew, Task

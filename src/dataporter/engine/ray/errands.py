@@ -19,11 +19,10 @@ import numpy as np
 
 from dataporter.engine.board import Board, Reissue
 from dataporter.engine.budget import Budget, Limits
-from dataporter.engine.losses import Loss, Losses
 from dataporter.engine.ray.actor import Reply
 from dataporter.engine.ray.cluster import RayCluster
 from dataporter.engine.ray.pool import Member, Pool
-from dataporter.engine.recovery import Replacements, lost_by_lane_workers
+from dataporter.engine.recovery import Loss, Losses, Replacements, lost_by_lane_workers
 from dataporter.errors import WorkerError, WorkerStartError
 from dataporter.fetch.tasks import Renew, Task
 
