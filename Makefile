@@ -20,7 +20,7 @@ FRAMEWORKS := tests/cluster tests/datasets tests/documents tests/examples tests/
 
 # The rooms whose tests are worth most in a minute. Of these, what starts a process is skipped.
 QUICK := tests/law tests/fetch tests/converters tests/strategies $(wildcard tests/sources/*.py) \
-	tests/golden/test_golden_states.py tests/test_arguments.py tests/test_options.py \
+	tests/golden/test_golden_states.py tests/test_arguments.py tests/loader/test_options.py \
 	tests/test_samplers.py tests/test_sampler_ranks.py
 
 .PHONY: demo quick test tests coverage inline lint docs pictures bench soak mutants release-check dist clean

@@ -31,8 +31,8 @@ from mutations import Change, changes, chosen
 FURTHER = {
     "law": ("tests/properties", "tests/golden", "tests/sources", "tests/test_seek.py"),
     "sources": (
-        *("tests/properties", "tests/golden", "tests/engine/test_loader_stats.py"),
-        *("tests/test_look*.py", "tests/test_seek.py", "tests/test_steps.py", "tests/utils"),
+        *("tests/properties", "tests/golden", "tests/loader"),
+        *("tests/test_seek.py", "tests/utils"),
     ),
     "fetch": (
         *("tests/properties", "tests/converters", "tests/sources/lanes", "tests/tools/profile"),

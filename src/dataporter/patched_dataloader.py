@@ -14,7 +14,7 @@ from torch.utils.data import DistributedSampler
 
 from dataporter.errors import TopologyError
 from dataporter.law import Topology
-from dataporter.options import LoaderOptions, arguments_of
+from dataporter.loader.options import LoaderOptions, arguments_of
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler, group_topology, is_own
 from dataporter.sources.loading import resumption

@@ -24,14 +24,23 @@ from dataporter.lightning_without_callback import (
     is_in_lightnings_training,
     lightning_resumes_alone,
 )
-from dataporter.looking import batch_at, contents_at, samples_at
-from dataporter.options import (
-    UNSAID,
+from dataporter.loader.lookback import batch_at, contents_at, samples_at
+from dataporter.loader.options import (
+    NOT_GIVEN,
     AnyDataset,
     LoaderOptions,
     arguments_of,
-    as_said,
+    given,
     same_arguments_as,
+)
+from dataporter.loader.stats import LoaderStats, loader_stats
+from dataporter.loader.steps import numbered, numbered_with_bar, progress_bars
+from dataporter.loader.wiring import (
+    make_fetcher,
+    make_runner,
+    make_sample_fetcher,
+    make_source,
+    worker_options,
 )
 from dataporter.samplers import checked_epoch, is_told_by_wrapper
 from dataporter.sources.delivered import Delivered
@@ -40,17 +49,8 @@ from dataporter.sources.loading import resumption
 from dataporter.sources.passes import Pass
 from dataporter.sources.source import Result, Resumption
 from dataporter.sources.tally import Tallies
-from dataporter.stats import LoaderStats, loader_stats
-from dataporter.steps import numbered, numbered_with_bar, progress_bars
 from dataporter.strategies import resolve_strategy
 from dataporter.user_warnings import warn_user
-from dataporter.wiring import (
-    make_fetcher,
-    make_runner,
-    make_sample_fetcher,
-    make_source,
-    worker_options,
-)
 
 Sample_co = TypeVar("Sample_co", covariant=True)
 
@@ -135,7 +135,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     @arguments_of(LoaderOptions[Sample_co])
     def __init__(self, options: LoaderOptions[Sample_co]) -> None:
-        pipe_shuffle = as_said(options.shuffle) if is_datapipe(options.dataset) else None
+        pipe_shuffle = given(options.shuffle) if is_datapipe(options.dataset) else None
         dataset: Any = with_shuffling(options.dataset, pipe_shuffle)
         strategy = resolve_strategy(options.strategy, options.rank, options.world_size)
         self._options = options
@@ -458,7 +458,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 def create_resumable_dataloader(
     dataset: AnyDataset[Sample_co],
     batch_size: int | None = 1,
-    shuffle: bool | None = UNSAID,
+    shuffle: bool | None = NOT_GIVEN,
     **options: Any,
 ) -> ResumableDataLoader[Sample_co]:
     """Make a `ResumableDataLoader`; `options` are any of its arguments.

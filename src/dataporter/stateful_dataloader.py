@@ -24,7 +24,7 @@ from dataporter.errors import (
 )
 from dataporter.law.lane_states import lanes_to_state
 from dataporter.law.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
-from dataporter.options import LoaderOptions, arguments_of
+from dataporter.loader.options import LoaderOptions, arguments_of
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import is_iterable

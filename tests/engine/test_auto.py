@@ -34,7 +34,7 @@ def test_workers_come_and_go_without_a_changed_bit(monkeypatch):
         return _towards(next(numbers), workers)
 
     monkeypatch.setattr(Pace, "note", note)
-    monkeypatch.setattr("dataporter.options.usable_cores", lambda: 4)
+    monkeypatch.setattr("dataporter.loader.options.usable_cores", lambda: 4)
     reference = passes(ResumableDataLoader(Augmented(120), 2, shuffle=True, seed=1), 2)
     loader = ResumableDataLoader(Augmented(120), 2, shuffle=True, seed=1, num_workers="auto")
     assert passes(loader, 2) == reference

@@ -12,11 +12,11 @@ from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, StateMismatchError
 from dataporter.fetch import EMPTY, Fetcher
 from dataporter.law.state import Progress
-from dataporter.options import LoaderOptions
+from dataporter.loader.options import LoaderOptions
+from dataporter.loader.wiring import make_source
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.source import Source
 from dataporter.strategies import resolve_strategy
-from dataporter.wiring import make_source
 
 TAILS = ["pad", "drop", "uneven"]
 

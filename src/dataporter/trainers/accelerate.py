@@ -23,10 +23,10 @@ from dataporter.errors import (
     StateMissingError,
     TopologyError,
 )
+from dataporter.loader.steps import numbered, numbered_with_bar, progress_bars
 from dataporter.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.delivered import rows_of
-from dataporter.steps import numbered, numbered_with_bar, progress_bars
 from dataporter.trainers.loader_states import (
     FILE,
     States,

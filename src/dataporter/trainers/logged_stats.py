@@ -8,8 +8,8 @@ from typing import Any
 
 from dataporter.arguments import check_int
 from dataporter.errors import OptionTypeError
+from dataporter.loader.stats import LoaderStats
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.stats import LoaderStats
 
 
 class LoggedStats:

@@ -10,7 +10,7 @@ import torch
 
 from dataporter.arguments import check_flag, check_int, check_names
 from dataporter.errors import OptionError, OptionTypeError
-from dataporter.options import as_device
+from dataporter.loader.options import as_device
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import checked_seed
 

@@ -23,7 +23,7 @@ from dataporter import (
     create_resumable_dataloader,
 )
 from dataporter.converters import KeyBasedDtypeConverter
-from dataporter.options import LoaderOptions
+from dataporter.loader.options import LoaderOptions
 
 
 class Stream(IterableDataset):

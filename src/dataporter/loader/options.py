@@ -56,23 +56,23 @@ Engine: TypeAlias = Literal["processes", "threads", "ray"]
 OnError: TypeAlias = Literal["raise", "skip"]
 
 
-class _Unsaid(int):
+class _NotGiven(int):
     """The False of an option that nobody has given."""
 
     def __repr__(self) -> str:
         return "False"
 
 
-UNSAID: Any = _Unsaid(0)
+NOT_GIVEN: Any = _NotGiven(0)
 
 
-def as_said(shuffle: bool | None) -> bool | None:
+def given(shuffle: bool | None) -> bool | None:
     """Return what was said of `shuffle`; None if nothing was, as torch has it.
 
-    >>> as_said(UNSAID), as_said(False)
+    >>> given(NOT_GIVEN), given(False)
     (None, False)
     """
-    return None if isinstance(shuffle, _Unsaid) else shuffle
+    return None if isinstance(shuffle, _NotGiven) else shuffle
 
 
 class MapStyle(Protocol[Sample_co]):
@@ -93,7 +93,7 @@ class LoaderOptions(Generic[Sample_co]):
 
     dataset: AnyDataset[Sample_co]
     batch_size: int | None = 1
-    shuffle: bool | None = UNSAID
+    shuffle: bool | None = NOT_GIVEN
     sampler: Iterable[Any] | None = None
     batch_sampler: Iterable[Any] | None = None
     num_workers: int | Literal["auto"] = 0

@@ -1,0 +1,1 @@
+"""A loader put together: its options, its source and engine, numbered batches, a look back."""
