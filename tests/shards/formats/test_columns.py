@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataporter.errors import ShardFormatError, ShardSchemaError
-from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.columns import describe, rows_of, rows_of_batches
+from dataporter.shards.formats.format import check_columns
 
 
 @given(tables())

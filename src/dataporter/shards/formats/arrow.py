@@ -26,11 +26,9 @@ from dataporter.shards.formats.arrow_messages import (
     read_headers,
     read_schema,
 )
-from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.columns import describe, rows_of_batches
-from dataporter.shards.formats.damage import damaged
-from dataporter.shards.formats.evidence import evidence
-from dataporter.shards.formats.format import Format, ReadOptions, Rows
+from dataporter.shards.formats.evidence import damaged, evidence
+from dataporter.shards.formats.format import Format, ReadOptions, Rows, check_columns
 from dataporter.shards.shard_file import ShardFile
 
 TARGET = 8 << 20  # bytes of a block

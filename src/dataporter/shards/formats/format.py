@@ -7,12 +7,13 @@ indices of a dataset or caches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from dataporter.arguments import check_flag, check_int
+from dataporter.arguments import check_flag, check_int, did_you_mean
+from dataporter.errors import ShardSchemaError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.shard_file import ShardFile
 
@@ -33,6 +34,24 @@ class ReadOptions:
     def __post_init__(self) -> None:
         check_int("window", self.window, least=1, optional=True)
         check_flag("allow_pickle", self.allow_pickle)
+
+
+def check_columns(columns: Iterable[str] | None, present: Iterable[str]) -> None:
+    """Raise if a selected column is not among those that are present.
+
+    >>> check_columns(["txt"], {"text": "string", "label": "int64"})
+    Traceback (most recent call last):
+    dataporter.errors.ShardSchemaError: No column is named 'txt'. Did you mean 'text'? The files ...
+    """
+    present = list(present)
+    missing = [name for name in columns or () if name not in present]
+    if missing:
+        hint = did_you_mean(missing[0], present)
+        msg = (
+            f"No column is named {' or '.join(map(repr, missing))}.{hint} "
+            f"The files have {', '.join(map(repr, present)) or 'no columns'}."
+        )
+        raise ShardSchemaError(msg)
 
 
 class Format(ABC):

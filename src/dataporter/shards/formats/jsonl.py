@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from dataporter.arguments import did_you_mean
 from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
 from dataporter.shards.blocks import Block, Scanned
-from dataporter.shards.formats.damage import damaged
-from dataporter.shards.formats.evidence import Evidence, evidence
+from dataporter.shards.formats.compression import STEP, BrokenFrameError, compression_of, pieces_of
+from dataporter.shards.formats.evidence import Evidence, damaged, evidence
 from dataporter.shards.formats.format import Format, Rows, Sample
-from dataporter.shards.formats.frames import STEP, BrokenFrameError, compression_of, pieces_of
 from dataporter.shards.shard_file import ShardFile
 
 # Lines are looked for when a block is opened, at about 1 ms for this many bytes.

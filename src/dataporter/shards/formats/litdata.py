@@ -18,7 +18,6 @@ from typing import Any
 from dataporter.errors import OptionError, ShardChangedError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats import litdata_packing as packing
-from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.evidence import (
     PROBE,
     ends,
@@ -26,8 +25,14 @@ from dataporter.shards.formats.evidence import (
     read_ends,
     require_whole,
 )
-from dataporter.shards.formats.format import Format, Rows
-from dataporter.shards.formats.listed import folder_of, not_listed, require_size
+from dataporter.shards.formats.format import Format, Rows, check_columns
+from dataporter.shards.formats.index_json import (
+    folder_of,
+    not_listed,
+    require_size,
+    row_offsets,
+    size_of_head,
+)
 from dataporter.shards.formats.litdata_index import Chunk, litdata_index
 from dataporter.shards.formats.litdata_rows import (
     Column,
@@ -38,7 +43,6 @@ from dataporter.shards.formats.litdata_rows import (
     token_width,
 )
 from dataporter.shards.formats.litdata_values import Tree, leaf_decoder, parse_tree
-from dataporter.shards.formats.row_offsets import row_offsets, size_of_head
 from dataporter.shards.formats.tokens import COLUMN as TOKENS
 from dataporter.shards.formats.tokens import cut_windows, left_out_warnings, windows_of
 from dataporter.shards.shard_file import ShardFile

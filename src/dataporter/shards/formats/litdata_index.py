@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dataporter.errors import OptionError
 from dataporter.shards.formats import litdata_packing as packing
-from dataporter.shards.formats.listed import (
+from dataporter.shards.formats.index_json import (
     ListedFolder,
     damaged_index,
     parse_index,

@@ -19,8 +19,8 @@ from itertools import pairwise
 import numpy as np
 
 from dataporter.shards.formats.compression import decompress_zstd, require_zstandard
-from dataporter.shards.formats.row_offsets import head_of, row_offsets
-from dataporter.shards.formats.row_offsets import size_of_head as size_of_offsets
+from dataporter.shards.formats.index_json import head_of, row_offsets
+from dataporter.shards.formats.index_json import size_of_head as size_of_offsets
 from dataporter.shards.shard_file import ShardFile
 
 LEVELS = ("chunk", "batch", "sample")

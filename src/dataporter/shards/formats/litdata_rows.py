@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dataporter.errors import ShardFormatError
-from dataporter.shards.formats.chosen import check_columns
-from dataporter.shards.formats.format import Rows, Sample
+from dataporter.shards.formats.format import Rows, Sample, check_columns
 from dataporter.shards.formats.litdata_values import Decode, Tree, leaf_decoder
 from dataporter.shards.formats.tokens import COLUMN as TOKENS
 

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from dataporter.errors import ShardChangedError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
-from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.compression import decompress, require_known
 from dataporter.shards.formats.evidence import (
     PROBE,
@@ -30,17 +29,18 @@ from dataporter.shards.formats.evidence import (
     read_ends,
     require_whole,
 )
-from dataporter.shards.formats.format import Format, Rows, Sample
-from dataporter.shards.formats.listed import (
+from dataporter.shards.formats.format import Format, Rows, Sample, check_columns
+from dataporter.shards.formats.index_json import (
     ListedFolder,
     damaged_index,
     folder_of,
     not_listed,
     parse_index,
     require_size,
+    row_offsets,
+    size_of_head,
 )
 from dataporter.shards.formats.mds_encodings import Decode, decoder
-from dataporter.shards.formats.row_offsets import row_offsets, size_of_head
 from dataporter.shards.shard_file import ShardFile
 
 _VERSION = 2

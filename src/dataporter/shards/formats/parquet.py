@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -13,12 +14,9 @@ import pyarrow.parquet as pq
 from dataporter.errors import ShardChangedError, ShardError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.arrow import open_batches, write_decoded
-from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.columns import describe
-from dataporter.shards.formats.damage import damaged
-from dataporter.shards.formats.evidence import evidence
-from dataporter.shards.formats.format import Format, Rows
-from dataporter.shards.formats.pyarrow_file import pyarrow_file
+from dataporter.shards.formats.evidence import damaged, evidence
+from dataporter.shards.formats.format import Format, Rows, check_columns
 from dataporter.shards.shard_file import ShardFile
 
 EXPECTED = "a Parquet file"
@@ -71,7 +69,9 @@ class ParquetFormat(Format):
             chosen = self._chosen_chunks(metadata.row_group(number))
             file.expect([_bytes_of(chunk) for chunk in chosen])
             opened = pq.ParquetFile(
-                pyarrow_file(file), metadata=metadata, page_checksum_verification=True
+                pa.PythonFile(_Source(file), "r"),
+                metadata=metadata,
+                page_checksum_verification=True,
             )
             wanted = None if columns is None else list(columns)
             table = opened.read_row_group(number, columns=wanted, use_threads=False)
@@ -238,3 +238,33 @@ def _warnings(name: str, footer: Footer, blocks: Sequence[Block]) -> tuple[str, 
         f"one block. Write it again with row_group_size={share}."
     )
     return (warning,)
+
+
+class _Source:
+    """A file of a dataset as pyarrow reads it: the methods of a Python file that it calls."""
+
+    closed = False
+
+    def __init__(self, file: ShardFile) -> None:
+        self._file = file
+        self._position = 0
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}
+        self._position = starts[whence] + offset
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        return bytes(self.read_buffer(size))
+
+    def read_buffer(self, size: int) -> memoryview:
+        """Read without a copy: pyarrow prefers this method to `read`."""
+        found = self._file.read(self._position, size)
+        self._position += len(found)
+        return found
+
+    def close(self) -> None:
+        """Do nothing, since the file is the caller's."""

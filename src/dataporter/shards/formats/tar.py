@@ -29,9 +29,8 @@ import numpy as np
 
 from dataporter.errors import OptionError, ShardChangedError, ShardFormatError, ShardSchemaError
 from dataporter.shards.blocks import Block, Scanned
-from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.evidence import evidence, require_whole
-from dataporter.shards.formats.format import Format, Rows, Sample
+from dataporter.shards.formats.format import Format, Rows, Sample, check_columns
 from dataporter.shards.formats.tar_headers import UNIT, Member, Members, Read
 from dataporter.shards.shard_file import ShardFile
 

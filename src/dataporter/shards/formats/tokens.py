@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from dataporter.errors import OptionError, ShardFormatError
 from dataporter.shards.blocks import Block, Scanned
-from dataporter.shards.formats.chosen import check_columns
 from dataporter.shards.formats.evidence import ends, evidence_of_ends, read_ends, require_whole
-from dataporter.shards.formats.format import Format, ReadOptions, Rows, Sample
+from dataporter.shards.formats.format import Format, ReadOptions, Rows, Sample, check_columns
 from dataporter.shards.shard_file import ShardFile
 
 COLUMN = "tokens"

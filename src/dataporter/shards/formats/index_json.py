@@ -1,22 +1,28 @@
-"""Folders whose files are listed in an `index.json`: MDS and LitData.
+"""Folders whose files are listed in an `index.json`: what MDS and LitData have in common.
 
 The index says which files there are, how many rows each has and how they are encoded. A file
-that is listed and not there is an error.
+that is listed and not there is an error. At its head a file has the offsets of its rows:
+
+    rows: u32 | offset of each row, and of the end of the last: u32 each
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import struct
 import threading
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dataporter.errors import ShardFormatError, ShardsNotFoundError
 from dataporter.shards.shard_file import ShardFile
 
 INDEX = "index.json"
+_U32 = struct.Struct("<I")
 _parsing = threading.Lock()  # many threads may need an index at a time: one fetches it
 
 
@@ -98,3 +104,40 @@ def _parsed(folder: ListedFolder) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise damaged_index(folder, f"has a {type(parsed).__name__}", "an object")
     return parsed
+
+
+def size_of_head(rows: int) -> int:
+    """Return the bytes before anything but offsets.
+
+    >>> size_of_head(3)
+    20
+    """
+    return _U32.size * (rows + 2)
+
+
+def row_offsets(data: memoryview, rows: int, *, end: int | None = None) -> list[int] | None:
+    """Return the offsets of all rows and of the end, None if they cannot be right.
+
+    The last row ends with `data`, unless `end` is given: then `data` may be the head alone.
+    """
+    head = size_of_head(rows)
+    if len(data) < head or _U32.unpack_from(data)[0] != rows:
+        return None
+    offsets = np.frombuffer(bytes(data[_U32.size : head]), "<u4").astype(np.int64)
+    if offsets[-1] != (len(data) if end is None else end):
+        return None
+    if offsets[0] < head or (np.diff(offsets) < 0).any():
+        return None
+    numbers: list[int] = offsets.tolist()
+    return numbers
+
+
+def head_of(sizes: list[int]) -> bytes:
+    """Return the head of a file whose rows have these sizes and follow at once.
+
+    >>> row_offsets(memoryview(head_of([1, 2]) + b"abc"), 2)
+    [16, 17, 19]
+    """
+    first = size_of_head(len(sizes))
+    offsets = np.cumsum([first, *sizes]).astype("<u4")
+    return _U32.pack(len(sizes)) + offsets.tobytes()
