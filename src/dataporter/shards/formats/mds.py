@@ -1,11 +1,10 @@
-"""MDS shards, as mosaicml-streaming writes them.
+"""MDS shards, as mosaicml-streaming writes them: see `index_json`.
 
-A shard is a block. Its raw file is
+A shard is a block. The writer's settings lie between its offsets and its rows, as JSON. A
+compressed shard is decoded into the raw one.
 
-    rows: u32 | offset of each row and of the end: u32 | the writer's settings: JSON | rows
-
-and a row is the sizes of its columns that vary in size, then the values. A compressed shard is
-decoded into the raw file.
+Values equal those of streaming's own reader, except images, which stay bytes as they are stored:
+`jpeg`, `png`, `pil`, `jpeg_array` and lists of images.
 """
 
 from __future__ import annotations
@@ -13,34 +12,34 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import struct
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dataporter.errors import ShardChangedError, ShardFormatError
+import numpy as np
+
+from dataporter.errors import OptionError, ShardFormatError, ShardSchemaError
 from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.compression import decompress, require_known
-from dataporter.shards.formats.evidence import (
-    PROBE,
-    ends,
-    evidence,
-    evidence_of_ends,
-    read_ends,
-    require_whole,
-)
-from dataporter.shards.formats.format import Format, Rows, Sample, check_columns
+from dataporter.shards.formats.evidence import evidence, evidence_of_ends, require_whole
+from dataporter.shards.formats.format import Format, Rows, check_columns
 from dataporter.shards.formats.index_json import (
+    Decode,
     ListedFolder,
+    StoredColumn,
+    StoredRows,
     damaged_index,
     folder_of,
+    indexed_offsets,
     not_listed,
     parse_index,
+    read_head_and_tail,
+    require_offsets,
     require_size,
-    row_offsets,
-    size_of_head,
+    size_of_offsets,
 )
-from dataporter.shards.formats.mds_encodings import Decode, decoder
 from dataporter.shards.shard_file import ShardFile
 
 _VERSION = 2
@@ -82,14 +81,14 @@ class MdsFormat(Format):
             return Scanned((), schema)
         checksum = evidence([json.dumps(listed.hashes, sort_keys=True).encode()])
         if algorithm is None:
-            checksum ^= _check_raw(file, shard.rows)
+            head, tail = read_head_and_tail(file, size_of_offsets(shard.rows))
+            require_offsets(head, shard.rows, file.size, file)
+            checksum ^= evidence_of_ends(head, tail, file.size)
         return Scanned((Block(0, file.size, shard.rows, shard.raw.size, checksum),), schema)
 
     def check(self, schema: Mapping[str, Any]) -> None:
-        known = {name: encoding for name, (encoding, _) in schema["columns"].items()}
-        check_columns(self.options.columns, known)
-        for name in known if self.options.columns is None else self.options.columns:
-            decoder(known[name], name, allow_pickle=self.options.allow_pickle)
+        check_columns(self.options.columns, schema["columns"])
+        self._columns(schema)
 
     def is_mapped(self, schema: Mapping[str, Any]) -> bool:
         return schema["compression"] is None
@@ -103,90 +102,44 @@ class MdsFormat(Format):
             raw = decompress(data, schema["compression"], file.name, block.decoded)
             _check_hashes(raw, shard.raw, file)
             data = memoryview(raw)
-        if row_offsets(data, block.rows) is None:
-            raise _no_shard(file, block.rows)
+        require_offsets(data, block.rows, len(data), file)
         to.write_bytes(data)
 
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
         require_whole(data, block)
-        data = data[: block.size]
-        offsets = row_offsets(data, block.rows)
-        if offsets is None:
-            msg = (
-                f"The shard is not the one that was indexed, which had {block.rows:,} rows. Build "
-                f"the index again."
-            )
-            raise ShardChangedError(msg)
-        chosen = self.options.columns
-        layout: list[tuple[str, int | None, Decode | None]] = []
-        for name in schema["order"]:
-            encoding, size = schema["columns"][name]
-            decode = None
-            if chosen is None or name in chosen:
-                decode = decoder(encoding, name, allow_pickle=self.options.allow_pickle)
-            layout.append((name, size, decode))
-        return _ShardRows(data, offsets, layout, chosen)
+        offsets = indexed_offsets(data, block.rows, block.size)
+        sizes = [schema["columns"][name][1] for name in schema["order"]]
+        return StoredRows(data, offsets, sizes, self._columns(schema))
 
-
-class _ShardRows:
-    """The rows of a shard."""
-
-    def __init__(
-        self,
-        data: memoryview,
-        offsets: list[int],
-        layout: list[tuple[str, int | None, Decode | None]],
-        chosen: tuple[str, ...] | None,
-    ) -> None:
-        self._data = data
-        self._offsets = offsets
-        self._layout = layout
-        self._names = [name for name, _, _ in layout] if chosen is None else chosen
-        self._sizes = struct.Struct("<" + "I" * sum(not size for _, size, _ in layout))
-
-    def __call__(self, numbers: Sequence[int]) -> list[Sample]:
-        return [self._read(number) for number in numbers]
-
-    def _read(self, number: int) -> Sample:
-        begin, end = self._offsets[number], self._offsets[number + 1]
-        at = begin + self._sizes.size
-        if at > end:
-            raise _damaged(number, "is too short for the sizes of its columns")
-        sizes = iter(self._sizes.unpack_from(self._data, begin))
-        values: Sample = dict.fromkeys(self._names)
-        for name, fixed_size, decode in self._layout:
-            after = at + (fixed_size or next(sizes))
-            if after > end:
-                raise _damaged(number, f"is too short for its column {name!r}")
-            if decode is not None:
-                value = bytes(self._data[at:after])
-                try:
-                    values[name] = decode(value)
-                except Exception as error:
-                    found = f"has a damaged column {name!r} ({type(error).__name__}: {error})"
-                    raise _damaged(number, found) from error
-            at = after
-        if at != end:
-            raise _damaged(number, f"has {end - at:,} bytes after its last column")
-        return values
+    def _columns(self, schema: Mapping[str, Any]) -> list[StoredColumn]:
+        """Return the selected columns."""
+        places = {name: place for place, name in enumerate(schema["order"])}
+        columns = []
+        for name in schema["order"] if self.options.columns is None else self.options.columns:
+            encoding = schema["columns"][name][0]
+            decode = _decoder(encoding, name, allow_pickle=self.options.allow_pickle)
+            columns.append(StoredColumn(name, places[name], [decode]))
+        return columns
 
 
 @functools.lru_cache(maxsize=16)
-def _shards(folder: ListedFolder) -> list[_Shard]:
+def _files(folder: ListedFolder) -> dict[str, tuple[_Shard, _File]]:
+    """Return the raw and compressed files of an index by name, each with its shard."""
     index = parse_index(folder)
     if index.get("version") != _VERSION:
         raise damaged_index(folder, f"has version {index.get('version')!r}", f"{_VERSION} of MDS")
     listed = index.get("shards")
     if not isinstance(listed, list):
         raise damaged_index(folder, "has no list of shards", "the index of an MDS folder")
-    shards = []
+    files: dict[str, tuple[_Shard, _File]] = {}
     for number, entry in enumerate(listed):
         try:
-            shards.append(_parse_shard(entry))
+            shard = _parse_shard(entry)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             found = f"has a damaged entry for shard {number:,} ({type(error).__name__}: {error})"
             raise damaged_index(folder, found, f"a shard in version {_VERSION} of MDS") from error
-    return shards
+        files |= {file.name: (shard, file) for file in (shard.raw, shard.packed) if file}
+    return files
 
 
 def _parse_shard(entry: dict[str, Any]) -> _Shard:
@@ -210,21 +163,11 @@ def _parse_file(entry: dict[str, Any]) -> _File:
     return _File(entry["basename"], int(entry["bytes"]), entry.get("hashes") or {})
 
 
-@functools.lru_cache(maxsize=16)
-def _by_name(folder: ListedFolder) -> dict[str, tuple[_Shard, _File]]:
-    return {
-        file.name: (shard, file)
-        for shard in _shards(folder)
-        for file in (shard.raw, shard.packed)
-        if file is not None
-    }
-
-
 def _find(file: ShardFile) -> tuple[ListedFolder, _Shard, _File]:
     folder, name = folder_of(file)
-    if name not in _by_name(folder):
+    if name not in _files(folder):
         raise not_listed(file, folder)
-    return folder, *_by_name(folder)[name]
+    return folder, *_files(folder)[name]
 
 
 def _check_hashes(data: bytes | memoryview, listed: _File, file: ShardFile) -> None:
@@ -240,22 +183,89 @@ def _check_hashes(data: bytes | memoryview, listed: _File, file: ShardFile) -> N
                 raise ShardFormatError(msg)
 
 
-def _check_raw(file: ShardFile, rows: int) -> int:
-    """Raise unless a raw file begins with the offsets of its rows; return its evidence."""
-    longest = max(size_of_head(rows), PROBE)
-    file.expect(ends(0, file.size, longest))
-    head, tail = read_ends(file, 0, file.size, longest)
-    if row_offsets(head, rows, end=file.size) is None:
-        raise _no_shard(file, rows)
-    return evidence_of_ends(head, tail, file.size)
+def _decoder(encoding: str, column: str, *, allow_pickle: bool) -> Decode:
+    """Choose the function that decodes values of an encoding."""
+    if encoding == "pkl" and not allow_pickle:
+        msg = (
+            f"Values of {column!r} are pickles, which can run any code when they are read. Pass "
+            f"allow_pickle=True if you trust the files, or leave {column!r} out of columns."
+        )
+        raise OptionError(msg)
+    kind, _, rest = encoding.partition(":")
+    if kind == "ndarray":
+        return _array_decoder(rest)
+    if encoding not in _DECODERS:
+        msg = (
+            f"Column {column!r} has the encoding {encoding!r}, which is unknown. Leave it out of "
+            f"columns, or write the dataset again with one of {sorted(_DECODERS)}."
+        )
+        raise ShardSchemaError(msg)
+    return _DECODERS[encoding]
 
 
-def _no_shard(file: ShardFile, rows: int) -> ShardFormatError:
-    return ShardFormatError(
-        f"{file.name} does not begin with the offsets of {rows:,} rows, which its index announces. "
-        f"It is damaged, or no MDS shard. Copy the file again."
-    )
+def _array_decoder(description: str) -> Decode:
+    """Decode arrays, whose dtype and shape are those of the column or precede the values."""
+    dtype_name, _, dimensions = description.partition(":")
+    fixed_dtype = np.dtype(dtype_name) if dtype_name else None
+    fixed_shape = tuple(map(int, dimensions.split(","))) if dimensions else None
+
+    def decode(value: memoryview) -> Any:
+        at = 0
+        dtype, shape = fixed_dtype, fixed_shape
+        if dtype is None:
+            dtype = np.dtype(_ARRAY_DTYPES[value[at]])
+            at += 1
+        if shape is None:
+            dimensions, size = value[at] >> 2, 1 << (value[at] & 3)
+            at += 1
+            shape = tuple(np.frombuffer(value, f"<u{size}", dimensions, at).tolist())
+            at += dimensions * size
+        return np.frombuffer(value, dtype, offset=at).reshape(shape).copy()
+
+    return decode
 
 
-def _damaged(row: int, found: str) -> ShardFormatError:
-    return ShardFormatError(f"Row {row:,} of the shard {found}. Copy the file again.")
+def _scalar_decoder(dtype: Any) -> Decode:
+    def decode(value: memoryview) -> Any:
+        (number,) = np.frombuffer(value, dtype)
+        return number
+
+    return decode
+
+
+def _text(value: memoryview) -> str:
+    return str(value, "utf-8")
+
+
+def _int(value: memoryview) -> int:
+    return int.from_bytes(value, "little", signed=True)
+
+
+def _decimal(value: memoryview) -> Decimal:
+    return Decimal(str(value, "utf-8"))
+
+
+def _json(value: memoryview) -> Any:
+    return json.loads(bytes(value))
+
+
+# The number that stands for the dtype of an array: its bits, and one or two more.
+_ARRAY_DTYPES = {
+    bits + more: f"{kind}{bits}"
+    for bits in (8, 16, 32, 64)
+    for more, kind in enumerate(("uint", "int", "float"))
+    if (bits, kind) != (8, "float")
+}
+_IMAGES = ("jpeg", "png", "pil", "jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]")
+_DECODERS: dict[str, Decode] = {
+    "bytes": bytes,
+    "str": _text,
+    "int": _int,
+    **{name: _scalar_decoder(np.dtype(name)) for name in _ARRAY_DTYPES.values()},
+    "str_int": int,
+    "str_float": float,
+    "str_decimal": _decimal,
+    "json": _json,
+    "pkl": pickle.loads,
+    **dict.fromkeys(_IMAGES, bytes),
+}
