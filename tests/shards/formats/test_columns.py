@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataporter.errors import ShardFormatError, ShardSchemaError
-from dataporter.shards.formats.columns import describe, rows_of, rows_of_batches
+from dataporter.shards.formats.columns import ArrowRows, describe
 from dataporter.shards.formats.format import check_columns
+
+
+def rows_of(data, columns=None):
+    return ArrowRows(data.to_batches() if isinstance(data, pa.Table) else [data], columns)
 
 
 @given(tables())
@@ -103,7 +107,7 @@ def test_a_string_that_is_no_utf8_is_an_error():
 
 
 def test_no_batches_have_no_rows():
-    assert rows_of_batches([], None)([]) == []
+    assert ArrowRows([])([]) == []
 
 
 def test_missing_columns_are_named():

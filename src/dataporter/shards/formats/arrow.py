@@ -26,7 +26,7 @@ from dataporter.shards.formats.arrow_messages import (
     read_headers,
     read_schema,
 )
-from dataporter.shards.formats.columns import describe, rows_of_batches
+from dataporter.shards.formats.columns import ArrowRows, describe
 from dataporter.shards.formats.evidence import damaged, evidence
 from dataporter.shards.formats.format import Format, ReadOptions, Rows, check_columns
 from dataporter.shards.shard_file import ShardFile
@@ -99,7 +99,7 @@ def open_batches(data: memoryview, block: Block, options: ReadOptions) -> Rows:
     """Open the rows of a block of an Arrow file, or of a whole one, without copying them."""
     batches = _batches(data, block)
     try:
-        return rows_of_batches(batches, options.columns)
+        return ArrowRows(batches, options.columns)
     except (KeyError, UnicodeDecodeError) as error:
         raise _damaged_block(block, error) from error
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -40,22 +40,6 @@ Bounds: TypeAlias = Callable[[int], tuple[int, int]]
 ARRAYS = ("Array2D", "Array3D", "Array4D", "Array5D")  # of Hugging Face's features
 
 
-def rows_of(data: pa.RecordBatch | pa.Table, columns: Sequence[str] | None = None) -> ArrowRows:
-    """Return the rows of a record batch or a table, restricted to `columns`.
-
-    >>> rows = rows_of(pa.table({"id": [7, 8], "text": ["a", None]}))
-    >>> rows([1, 0])
-    [{'id': 8, 'text': None}, {'id': 7, 'text': 'a'}]
-    """
-    batches = data.to_batches() if isinstance(data, pa.Table) else [data]
-    return rows_of_batches(batches, columns)
-
-
-def rows_of_batches(batches: Sequence[pa.RecordBatch], columns: Sequence[str] | None) -> ArrowRows:
-    """Return the rows of record batches, one after the other."""
-    return ArrowRows([batch for batch in batches if batch.num_rows], columns)
-
-
 class FlatLists(NamedTuple):
     """A column of lists of numbers, end to end as they lie in the file. Copy what is to be kept."""
 
@@ -64,11 +48,19 @@ class FlatLists(NamedTuple):
 
 
 class ArrowRows:
-    """The rows of record batches, as samples."""
+    """The rows of record batches, one after the other, as samples with `columns`.
 
-    def __init__(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str] | None) -> None:
-        self._batches, self._columns = batches, columns
-        self._rows = _joined(batches, [_rows_of_batch(batch, columns) for batch in batches])
+    >>> rows = ArrowRows([pa.record_batch({"id": [7, 8], "text": ["a", None]})])
+    >>> rows([1, 0])
+    [{'id': 8, 'text': None}, {'id': 7, 'text': 'a'}]
+    """
+
+    def __init__(
+        self, batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None
+    ) -> None:
+        self._batches = [batch for batch in batches if batch.num_rows]
+        self._columns = columns
+        self._rows = _joined(self._batches, columns)
         self._lists: dict[str, list[FlatLists] | None] = {}
 
     def __call__(self, numbers: Sequence[int]) -> list[Sample]:
@@ -84,7 +76,8 @@ class ArrowRows:
         return self._lists[name]
 
 
-def _joined(batches: Sequence[pa.RecordBatch], parts: Sequence[Rows]) -> Rows:
+def _joined(batches: Sequence[pa.RecordBatch], columns: Sequence[str] | None) -> Rows:
+    parts = [_rows_of_batch(batch, columns) for batch in batches]
     if len(parts) == 1:
         return parts[0]
     starts = [0, *accumulate(batch.num_rows for batch in batches)]
@@ -127,25 +120,16 @@ def _rows_of_batch(batch: pa.RecordBatch, columns: Sequence[str] | None) -> Rows
     names = list(batch.schema.names if columns is None else columns)
     readers = [_column(batch.column(name), features.get(name)) for name in names]
 
-    if len(names) == 1:
-        return _rows_of_column(names[0], readers[0])
+    if not names:
+        return lambda numbers: [{} for _ in numbers]
+    name, first = names[0], readers[0]
 
     def rows(numbers: Sequence[int]) -> list[Sample]:
-        if not names:
-            return [{} for _ in numbers]
         try:
+            if len(names) == 1:
+                return [{name: value} for value in first(numbers)]
             values = zip(*(read(numbers) for read in readers), strict=True)
             return [dict(zip(names, row, strict=True)) for row in values]
-        except (UnicodeDecodeError, IndexError) as error:
-            raise _damaged(error) from error
-
-    return rows
-
-
-def _rows_of_column(name: str, read: Column) -> Rows:
-    def rows(numbers: Sequence[int]) -> list[Sample]:
-        try:
-            return [{name: value} for value in read(numbers)]
         except (UnicodeDecodeError, IndexError) as error:
             raise _damaged(error) from error
 
