@@ -107,7 +107,7 @@ def open_batches(data: memoryview, block: Block, options: ReadOptions) -> Rows:
 def write_decoded(
     name: str, batches: Sequence[pa.RecordBatch], options: ReadOptions, to: Path
 ) -> None:
-    """Write the chosen columns as an uncompressed Arrow file, which `open_batches` opens."""
+    """Write the selected columns as an uncompressed Arrow file, which `open_batches` opens."""
     try:
         batches = [_plain(batch, options.columns) for batch in batches]
         with pa.OSFile(str(to), "wb") as file, pa.ipc.new_file(file, batches[0].schema) as writer:
@@ -122,7 +122,7 @@ def write_decoded(
 
 
 def _plain(batch: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
-    """Return the chosen columns, those of dictionaries and views as plain ones."""
+    """Return the selected columns; those of dictionaries and views become plain ones."""
     names = batch.schema.names if columns is None else list(dict.fromkeys(columns))
     fields, arrays = [], []
     for name in names:
@@ -143,10 +143,10 @@ def _plain_array(array: pa.Array) -> pa.Array:
 
 
 def _read_headers(file: ShardFile) -> tuple[list[Message], dict[str, str]]:
-    """Read the headers of all messages, and the columns. Say what is wrong with the file."""
+    """Read the headers of all messages, and the columns."""
     with _damage_of(file):
-        headers = read_headers(file)
-    return headers.messages, describe(_parsed(headers.schema, file), file.name)
+        schema, messages = read_headers(file)
+    return messages, describe(_parsed(schema, file), file.name)
 
 
 def _read_schema(file: ShardFile) -> pa.Schema:
@@ -235,7 +235,7 @@ def _batches(data: memoryview, block: Block) -> list[pa.RecordBatch]:
 
 
 def _check(batches: Sequence[pa.RecordBatch], block: Block, *, full: bool = False) -> None:
-    """Raise unless record batches are valid, with `full` in every value, and those of a block."""
+    """Raise unless record batches are valid and have a block's rows; `full` checks all values."""
     with _damage_in(block):
         for batch in batches:
             batch.validate(full=full)

@@ -2,6 +2,11 @@
 
 pyarrow reads record batches, but does not tell where they lie. So the four tables that tell are
 read here: Message, RecordBatch, its Buffers, and Footer, as flatbuffers of Arrow's specification.
+
+`pyarrow.ipc` was measured: its messages come with their bodies, so that a scan of 75 MB in 60
+record batches, elsewhere, fetches all of it in 62 requests of its file reader (246 of its message
+reader), where this fetches 84 kB in 2. Of a local file both take 0.4 ms; if it is compressed,
+pyarrow decompresses it to count its rows, in 29 ms instead of 0.8.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ Read: TypeAlias = Callable[[int, int], bytes]  # an offset and a size to bytes o
 
 
 class BrokenMessageError(Exception):
-    """The bytes are no Arrow messages, or end before the last of them does."""
+    """Bytes that are no Arrow messages, or end before the last message does."""
 
 
 class Message(NamedTuple):
@@ -48,15 +53,11 @@ class Message(NamedTuple):
         return CONTINUATION + len(self.header).to_bytes(4, "little") + self.header
 
 
-class Headers(NamedTuple):
-    """The headers of a file: its schema, its dictionaries and record batches."""
+def read_headers(file: ShardFile) -> tuple[bytes, list[Message]]:
+    """Read the headers of a file in either format.
 
-    schema: bytes  # a file or a stream of the schema alone
-    messages: list[Message]
-
-
-def read_headers(file: ShardFile) -> Headers:
-    """Read the headers of a file in either format."""
+    Return its schema, as a file or a stream of the schema alone, and all later messages.
+    """
     begin = max(file.size - PROBE, 0)  # of the tail, which is the whole file if that is short
     first = min(HEAD, begin)
     file.expect([(start, end) for start, end in ((0, first), (begin, file.size)) if start < end])
@@ -71,11 +72,11 @@ def read_headers(file: ShardFile) -> Headers:
             return opened.read(size)
 
         schema = _message(read, 0, file.size, (SCHEMA,))
-        return Headers(schema.whole(), list(_one_by_one(read, schema.size, file.size)))
+        return schema.whole(), list(_one_by_one(read, schema.size, file.size))
 
 
 def read_schema(file: ShardFile) -> bytes:
-    """Return the schema as `Headers` do: from the beginning of the file, each byte read once.
+    """Return the schema as `read_headers` does: from the beginning, each byte read once.
 
     polars writes no message there. The schema of its files is in the footer.
     """
@@ -113,7 +114,7 @@ def _one_by_one(read: Read, offset: int, size: int) -> Iterator[Message]:
         raise BrokenMessageError(msg)
 
 
-def _by_footer(file: ShardFile, head: bytes, tail: bytes) -> Headers:
+def _by_footer(file: ShardFile, head: bytes, tail: bytes) -> tuple[bytes, list[Message]]:
     """Read the footer of the file format, which lists dictionaries and record batches."""
     size, known = file.size, file.size - len(tail)
     raw = _read_footer(file, tail)
@@ -144,7 +145,7 @@ def _by_footer(file: ShardFile, head: bytes, tail: bytes) -> Headers:
     if not 0 <= unlisted <= len(END) + PADDING * (1 + len(messages)):
         msg = f"its footer does not list all record batches: {unlisted} bytes are left over"
         raise BrokenMessageError(msg)
-    return Headers(_schema_file(raw), messages)
+    return _schema_file(raw), messages
 
 
 def _read_footer(file: ShardFile, tail: bytes) -> bytes:

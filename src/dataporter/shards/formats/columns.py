@@ -67,7 +67,7 @@ class ArrowRows:
         return self._rows(numbers)
 
     def flat_lists(self, name: str) -> list[FlatLists] | None:
-        """Return a column of lists, batch by batch, without copying it; None if it is another."""
+        """Return a column of lists of numbers by batch, without a copy; None for any other."""
         if name not in self._lists:
             is_there = self._columns is None or name in self._columns
             found = [_flat_lists(batch, name) for batch in self._batches] if is_there else [None]

@@ -25,7 +25,7 @@ WINDOW = 1 << 31  # bytes, so that files of `zstd --long=31` can be read
 
 
 def require_known(algorithm: str, name: str) -> None:
-    """Raise unless shards with this compression can be read."""
+    """Raise unless this compression of shards is supported."""
     if algorithm not in KNOWN:
         msg = (
             f"{name} is compressed with {algorithm!r}, which cannot be read. Known are "
@@ -35,7 +35,7 @@ def require_known(algorithm: str, name: str) -> None:
 
 
 def decompress(data: bytes | memoryview, algorithm: str, name: str, size: int) -> bytes:
-    """Decompress a shard whose size is known, or say what is wrong with it."""
+    """Decompress a shard into `size` bytes. Raise if it is damaged."""
     try:
         if algorithm == "zstd":
             raw = decompress_zstd(data, size)
@@ -76,11 +76,11 @@ def require_zstandard() -> Any:
 
 
 class BrokenFrameError(Exception):
-    """The compressed data is damaged, or ends before its last frame does."""
+    """Compressed data that is damaged, or ends before its last frame does."""
 
 
 class Piece(NamedTuple):
-    """Some decompressed bytes, and the end of their frame in the file if it ends with them."""
+    """Decompressed bytes, and the end of their frame in the file if it ends with them."""
 
     text: bytes
     end: int | None
@@ -97,9 +97,9 @@ def compression_of(start: bytes) -> str | None:
 def pieces_of(
     parts: Iterable[bytes | memoryview], compression: str, position: int = 0
 ) -> Iterator[Piece]:
-    """Decompress parts of a file, the first of which begins, and the last ends, with a frame.
+    """Decompress consecutive parts of a file, which together are whole frames.
 
-    `position` is that of the first byte.
+    `position` is that of the first byte in the file.
     """
     source = iter(parts)
     begin = _decompressor(compression)

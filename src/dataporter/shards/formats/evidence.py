@@ -96,7 +96,7 @@ def require_whole(data: memoryview, block: Block) -> None:
 
 
 def damaged(file: ShardFile, expected: str, reason: str) -> ShardFormatError:
-    """Return the error of a file that is not as expected, with what was found instead.
+    """Return the error of a file that is not what was expected. It says what was found.
 
     >>> from pathlib import Path
     >>> from dataporter.shards.shard_file import LocalFile

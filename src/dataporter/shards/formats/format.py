@@ -24,7 +24,7 @@ Rows: TypeAlias = Callable[[Sequence[int]], list[Sample]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How the files of a dataset are to be read."""
+    """Options for reading the files of a dataset."""
 
     columns: tuple[str, ...] | None = None  # all of them, if None
     dtype: str | None = None  # of tokens in a raw file
@@ -58,7 +58,7 @@ class Format(ABC):
     """One file format, with the options of one dataset. It can be pickled."""
 
     name: ClassVar[str]
-    fixes_schema: ClassVar[bool] = True  # whether all files must have the same schema
+    fixes_schema: ClassVar[bool] = True  # True if all files must have one schema
     scan_options: ClassVar[tuple[str, ...]] = ()  # those that decide what a scan finds
 
     def __init__(self, options: ReadOptions) -> None:
@@ -66,17 +66,17 @@ class Format(ABC):
 
     @abstractmethod
     def scan(self, file: ShardFile) -> Scanned:
-        """Find the blocks and the schema of a file, or say what is wrong with it."""
+        """Find the blocks and the schema of a file. Raise if it is damaged."""
 
     def check(self, schema: Mapping[str, Any]) -> None:  # noqa: B027  most accept any
-        """Raise unless the options fit the schema of the files."""
+        """Raise if the options do not fit the schema of the files."""
 
     def is_mapped(self, schema: Mapping[str, Any]) -> bool:  # noqa: ARG002  most always are
         """Return True if blocks are read by mmap as they lie in their file."""
         return True
 
     def shared_part(self, begin: int, end: int, size: int) -> tuple[int, int] | None:  # noqa: ARG002  few have one
-        """Return the first byte and the end of what `decode` reads for every block of a file.
+        """Return the range, first byte and end, that `decode` reads for every block of a file.
 
         It lies beside the blocks, which have bytes `begin` to `end` of the `size` bytes.
         """
@@ -89,9 +89,9 @@ class Format(ABC):
         schema: Mapping[str, Any],  # noqa: ARG002  of use to those that decode
         to: Path,
     ) -> None:
-        """Write a block so that `open` can read it, as the only block of the file `to`.
+        """Write a block to the file `to`, as its only one, in the form that `open` reads.
 
-        Data elsewhere has every block decoded, local data only blocks that are not mapped.
+        Every block elsewhere is decoded; of local files only blocks that are not mapped.
         """
         file.copy(block.offset, block.size, to)
 

@@ -148,7 +148,7 @@ def require_offsets(head: memoryview, rows: int, end: int, file: ShardFile) -> N
 
 
 def indexed_offsets(data: memoryview, rows: int, end: int) -> list[int]:
-    """Return the offsets of the rows of a block, or say that it has changed."""
+    """Return the offsets of a block's rows. Raise if the block has changed."""
     offsets = row_offsets(data, rows, end)
     if offsets is None:
         msg = (
@@ -170,7 +170,7 @@ def head_of(sizes: list[int]) -> bytes:
 
 
 class StoredColumn(NamedTuple):
-    """A column of stored rows, which has one value or more in each of them."""
+    """A column of stored rows: one value or more of each row."""
 
     name: str
     place: int  # of its first value
@@ -215,7 +215,7 @@ class StoredRows:
         return sample
 
     def _bounds(self, number: int) -> list[int]:
-        """Return where the values of a row begin, and where the last one ends."""
+        """Return the first byte of each value of a row, and the end of the last one."""
         begin, end = self._offsets[number], self._offsets[number + 1]
         at = begin + self._varying.size
         if at > end:

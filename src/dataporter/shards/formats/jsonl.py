@@ -280,15 +280,15 @@ def _sample(line: bytes, position: int, columns: Sequence[str] | None) -> Sample
         raise ShardFormatError(msg)
     if columns is None:
         return row
-    chosen = {name: row[name] for name in columns if name in row}
-    if columns and not chosen:
+    selected = {name: row[name] for name in columns if name in row}
+    if columns and not selected:
         hint = did_you_mean(columns[0], row)
         msg = (
             f"A line has none of the columns {', '.join(map(repr, columns))}: the one at byte "
             f"{position} of its file.{hint} It has {', '.join(map(repr, row)) or 'none'}."
         )
         raise ShardSchemaError(msg)
-    return chosen
+    return selected
 
 
 def _short(line: bytes) -> str:

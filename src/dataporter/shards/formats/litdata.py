@@ -166,7 +166,7 @@ class _Chunk(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _index(folder: ListedFolder) -> tuple[dict[str, _Chunk], dict[str, Any]]:
-    """Return the chunks of a folder, and the schema of plain ones. Say why they cannot be read."""
+    """Return the chunks of a folder, and the schema of their rows. Raise if they are unreadable."""
     index = parse_index(folder)
     chunks, config = index.get("chunks"), index.get("config")
     if not isinstance(chunks, list) or not isinstance(config, dict):
@@ -233,7 +233,7 @@ def _require_readable(folder: ListedFolder, config: Mapping[str, Any]) -> None:
 
 
 def _size_of_head(packing: str | None, rows: int) -> int:
-    """Return the bytes at the beginning of a chunk that tell where its rows or frames lie."""
+    """Return the size of the offsets, or of the table of frames, that a chunk begins with."""
     if packing == "batch":
         return _PREFIX.size + 4 * (rows + 1) + _FRAME.size * rows  # a frame has a row or more
     return 0 if packing == "chunk" else size_of_offsets(rows)

@@ -66,8 +66,8 @@ class ParquetFormat(Format):
         try:
             metadata = _parsed(_raw_footer(file, END))
             number = _find(file.name, metadata, block)
-            chosen = self._chosen_chunks(metadata.row_group(number))
-            file.expect([_bytes_of(chunk) for chunk in chosen])
+            selected = self._selected_chunks(metadata.row_group(number))
+            file.expect([_bytes_of(chunk) for chunk in selected])
             opened = pq.ParquetFile(
                 pa.PythonFile(_Source(file), "r"),
                 metadata=metadata,
@@ -111,16 +111,16 @@ class ParquetFormat(Format):
                 raise damaged(file, EXPECTED, reason)
             start = first if start < 0 else min(start, first)
             end = max(end, last)
-            if self._is_chosen(column.path_in_schema):
+            if self._is_selected(column.path_in_schema):
                 decoded += _decoded_bytes(column, group.num_rows)
         checksum = evidence([footer.digest, number.to_bytes(8, "little")])
         return Block(max(start, 0), max(end - start, 0), group.num_rows, int(decoded), checksum)
 
-    def _chosen_chunks(self, group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
+    def _selected_chunks(self, group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
         columns = map(group.column, range(group.num_columns))
-        return [column for column in columns if self._is_chosen(column.path_in_schema)]
+        return [column for column in columns if self._is_selected(column.path_in_schema)]
 
-    def _is_chosen(self, path_in_schema: str) -> bool:
+    def _is_selected(self, path_in_schema: str) -> bool:
         columns = self.options.columns
         return columns is None or any(
             path_in_schema == name or path_in_schema.startswith(name + ".") for name in columns
@@ -128,7 +128,7 @@ class ParquetFormat(Format):
 
 
 class Footer(NamedTuple):
-    """The footer of a file: a hash of it, where it begins, what it says."""
+    """The footer of a file: its hash, its first byte, its contents."""
 
     digest: bytes
     offset: int
@@ -147,7 +147,7 @@ def _read_footer(file: ShardFile) -> Footer:
 
 
 def _raw_footer(file: ShardFile, at_first: int) -> bytes:
-    """Read the footer up to the end of the file; `at_first` so many bytes, then the rest."""
+    """Read the footer up to the end of the file: `at_first` bytes, then the rest of it."""
     tail = bytes(file.read(max(file.size - at_first, 0), at_first))
     if len(tail) < END or tail[-4:] != MAGIC:
         if tail[-4:] == b"PARE":
@@ -204,7 +204,7 @@ def _length_by_statistics(column: pq.ColumnChunkMetaData) -> float:
 
 
 def _find(name: str, metadata: pq.FileMetaData, block: Block) -> int:
-    """Return the number of the row group that a block is."""
+    """Return the number of a block's row group."""
     end = block.offset + block.size
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)

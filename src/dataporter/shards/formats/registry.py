@@ -49,9 +49,9 @@ _COMPRESSED_TAR = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 def find_files(
     files: Files, options: ReadOptions, name: str | None, storage: StorageOptions | None = None
 ) -> tuple[Listing, Format]:
-    """List the files of a dataset, and make their format, by its name if that is given.
+    """List the files of a dataset and make their format, by `name` or else by their suffix.
 
-    Files elsewhere are listed by a network client: this process must not fork then.
+    A network client lists files elsewhere: this process must not fork afterwards.
     """
     if name is not None and name not in FORMATS:
         hint = did_you_mean(str(name), FORMATS)

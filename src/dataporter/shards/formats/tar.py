@@ -136,10 +136,10 @@ class TarFormat(Format):
 
     def check(self, schema: Mapping[str, Any]) -> None:
         known = schema["extensions"]
-        chosen = self.options.columns
+        selected = self.options.columns
         if known:
-            check_columns(chosen, [*known, KEY])
-        for extension in known if chosen is None else chosen:
+            check_columns(selected, [*known, KEY])
+        for extension in known if selected is None else selected:
             _decoder(extension, allow_pickle=self.options.allow_pickle)
 
     def open(self, data: memoryview, block: Block, schema: Mapping[str, Any]) -> Rows:
@@ -301,7 +301,7 @@ class _Members:
                 yield _Member(start, name, at + _UNIT, size, crc)
 
     def _next(self, start: int) -> tuple[int, bytes, dict[bytes, bytes], int]:
-        """Return the place of the next member's header, that header, what others say, and a CRC."""
+        """Read the next member's header: its offset, itself, records before it, the CRC of all."""
         at, crc = start, 0
         records: dict[bytes, bytes] = {}
         while (header := self._header(at))[156] in _ABOUT_THE_NEXT:
@@ -343,7 +343,7 @@ class _Members:
 
 
 def _records(header: bytes, body: bytes, at: int) -> dict[bytes, bytes]:
-    """Return what a header says of the next member: its path, its size, and others."""
+    """Return the pax records that a header has for the next member. A GNU long name is a path."""
     kind = header[156]
     if kind in b"LK":
         return {b"path": body.partition(b"\0")[0]} if kind == ord("L") else {}

@@ -193,7 +193,7 @@ def left_out_warnings(name: str, tokens: int, window: int) -> tuple[str, ...]:
 
 
 def windows_of(name: str, tokens: int, window: int | None) -> int:
-    """Count the whole windows of a file, or say why there is none."""
+    """Return the number of whole windows in a file. Raise if there is none."""
     if window is None:
         msg = (
             f"{name} has {tokens:,} tokens in one row, so the length of a sample is unknown. Pass "
