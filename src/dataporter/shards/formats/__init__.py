@@ -1,1 +1,1 @@
-"""File formats: one file each, behind the protocol in `format`."""
+"""File formats, behind the protocol in `format`."""

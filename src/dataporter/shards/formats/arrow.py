@@ -27,7 +27,7 @@ from dataporter.shards.formats.arrow_messages import (
     read_schema,
 )
 from dataporter.shards.formats.columns import ArrowRows, describe
-from dataporter.shards.formats.evidence import damaged, evidence
+from dataporter.shards.formats.evidence import damaged, evidence, require_whole
 from dataporter.shards.formats.format import Format, ReadOptions, Rows, check_columns
 from dataporter.shards.shard_file import ShardFile
 
@@ -98,10 +98,8 @@ class ArrowFormat(Format):
 def open_batches(data: memoryview, block: Block, options: ReadOptions) -> Rows:
     """Open the rows of a block of an Arrow file, or of a whole one, without copying them."""
     batches = _batches(data, block)
-    try:
+    with _damage_in(block):
         return ArrowRows(batches, options.columns)
-    except (KeyError, UnicodeDecodeError) as error:
-        raise _damaged_block(block, error) from error
 
 
 def write_decoded(
@@ -173,14 +171,13 @@ def _parsed(schema: bytes, file: ShardFile) -> pa.Schema:
 def _runs(batches: Sequence[Message]) -> Iterator[list[Message]]:
     """Group record batches that lie side by side into runs of about TARGET bytes."""
     run: list[Message] = []
+    end = size = 0
     for batch in batches:
-        if run:
-            end = run[-1].offset + run[-1].size
-            size = sum(message.decoded for message in run)
-            if batch.offset != end or size + batch.decoded > TARGET:
-                yield run
-                run = []
+        if run and (batch.offset != end or size + batch.decoded > TARGET):
+            yield run
+            run, size = [], 0
         run.append(batch)
+        end, size = batch.offset + batch.size, size + batch.decoded
     if run:
         yield run
 
@@ -217,12 +214,7 @@ def _decompressed(file: ShardFile, block: Block) -> list[pa.RecordBatch]:
 
 def _batches(data: memoryview, block: Block) -> list[pa.RecordBatch]:
     """Read the record batches of a block. A block at offset 0 is a whole file."""
-    if block.offset + block.size > len(data):
-        msg = (
-            f"The file is shorter than when it was indexed: {len(data)} bytes, a block ends at "
-            f"byte {block.offset + block.size}. Restore the file, or build the index again."
-        )
-        raise ShardChangedError(msg)
+    require_whole(data, block)
     file = pa.py_buffer(data)
     with _damage_in(block):
         if block.offset == 0:
@@ -252,15 +244,12 @@ def _check(batches: Sequence[pa.RecordBatch], block: Block, *, full: bool = Fals
 def _damage_in(block: Block) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, EOFError, OSError, UnicodeDecodeError) as error:
-        raise _damaged_block(block, error) from error
-
-
-def _damaged_block(block: Block, error: Exception) -> ShardFormatError:
-    return ShardFormatError(
-        f"Arrow data is damaged in bytes {block.offset} to {block.offset + block.size}: {error}. "
-        "Download or write the file again."
-    )
+    except (pa.ArrowException, EOFError, KeyError, OSError, UnicodeDecodeError) as error:
+        msg = (
+            f"Arrow data is damaged in bytes {block.offset} to {block.offset + block.size}: "
+            f"{error}. Download or write the file again."
+        )
+        raise ShardFormatError(msg) from error
 
 
 def _schema(file: pa.Buffer) -> pa.Schema:
