@@ -10,7 +10,6 @@ to 1.0 (tensors) times as long here, and nothing has to be imported, which takes
 
 from __future__ import annotations
 
-import functools
 import json
 import pickle
 import struct
@@ -132,9 +131,11 @@ def leaf_decoder(data_format: str, *, allow_pickle: bool) -> Decode:
     kind, _, detail = data_format.partition(":")
     number = int(detail) if detail.isdigit() else -1
     if kind == "no_header_tensor" and 0 <= number < len(TORCH_DTYPES):
-        return functools.partial(_tensor_of, dtype=TORCH_DTYPES[number])
+        torch_dtype = TORCH_DTYPES[number]
+        return lambda value: _tensor_of(value, torch_dtype)
     if kind == "no_header_numpy" and 0 <= number < len(NUMPY_DTYPES):
-        return functools.partial(_array_of, dtype=NUMPY_DTYPES[number])
+        numpy_dtype = NUMPY_DTYPES[number]
+        return lambda value: np.frombuffer(value, numpy_dtype).copy()
     if kind == "pickle" and not allow_pickle:
         msg = (
             "The data has pickles, which can run any code when they are read. Pass "
@@ -161,14 +162,11 @@ def _tensor(value: memoryview) -> torch.Tensor:
     return _tensor_of(value[8 + 4 * dimensions :], TORCH_DTYPES[number]).reshape(shape)
 
 
-def _array_of(value: memoryview, dtype: np.dtype[Any]) -> Any:
-    return np.frombuffer(value, dtype).copy()
-
-
 def _array(value: memoryview) -> Any:
     number, dimensions = struct.unpack_from("<II", value)
     shape = struct.unpack_from(f"<{dimensions}I", value, 8)
-    return _array_of(value[8 + 4 * dimensions :], NUMPY_DTYPES[number]).reshape(shape)
+    flat = np.frombuffer(value[8 + 4 * dimensions :], NUMPY_DTYPES[number])
+    return flat.reshape(shape).copy()
 
 
 def _text(value: memoryview) -> str:
