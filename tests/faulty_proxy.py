@@ -41,14 +41,19 @@ class Fault:
     unless: str = ""  # in their head
     probability: float = 1.0
     after: int = 0  # requests that are spared first
+    after_paths: int = 0  # likewise, paths: a client may ask twice for a file that is late
     status: str = "503 Service Unavailable"
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     pause: float = 0.0  # seconds
+    spared: set[str] = field(default_factory=set, compare=False)  # paths so far
 
     def befalls(self, request: Request, chance: random.Random) -> bool:
         fits = self.method == request.method and self.path in request.path
         if not fits or self.times <= 0 or (self.unless and self.unless.encode() in request.head):
+            return False
+        if request.path in self.spared or len(self.spared) < self.after_paths:
+            self.spared.add(request.path)
             return False
         self.after -= 1
         if self.after >= 0 or chance.random() >= self.probability:
