@@ -7,7 +7,7 @@ from invented import measured
 
 from dataporter.tools.profile.figures import figures_of
 from dataporter.tools.profile.report import trial_line
-from dataporter.tools.profile.tuning import RefusedError, search
+from dataporter.tools.profile.tuning import RefusedError, Settings, Trial, search
 from dataporter.tools.profile.units import rate
 
 
@@ -180,3 +180,9 @@ def test_with_all_the_time_it_finds_what_an_exhaustive_search_finds():
         model = Model(cost=cost, cpu=0.05)
         every = [model.figures(workers)[1].batches_per_second for workers in range(33)]
         assert model.search(now=1).best.rate == pytest.approx(max(every), rel=0.04)
+
+
+def test_rows_fit_into_a_terminal_of_80_columns():
+    settings = Settings(num_workers=16, engine="threads", prefetch_factor=16)
+    trial = Trial(settings=settings, rates=(1e6,) * 3, waits=(1.0,) * 3, is_now=True)
+    assert all(len(line) <= 80 for line in trial_line(trial).splitlines())

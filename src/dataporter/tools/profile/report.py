@@ -250,7 +250,8 @@ def trial_line(trial: Trial) -> str:
     several = f"median of {len(trial.rates)}" if len(trial.rates) > 1 else ""
     notes = ", ".join(filter(None, ("now" if trial.is_now else "", several)))
     note = f"  ({notes})" if notes else ""
-    return f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  {trial.settings}{note}"
+    figures = f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  "
+    return wrapped(f"{trial.settings}{note}", figures, " " * len(figures))
 
 
 def _tuning_as_dict(tuning: Tuning) -> dict[str, Any]:
