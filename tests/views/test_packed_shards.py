@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from locks import waits_for_a_lock
-from torch.utils.data import default_collate
+from torch.utils.data import Subset, default_collate
 from typer.testing import CliRunner
 from watching import until
 
@@ -20,7 +20,7 @@ from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.tools.cli.main import app
 from dataporter.tools.verify import verify
-from dataporter.views import packed
+from dataporter.views import Mixture, packed
 from dataporter.views.counted import Counted
 from dataporter.views.packing import count_of
 from dataporter.views.token_ids import TokenIds
@@ -95,6 +95,15 @@ def test_small_data_is_shuffled_as_a_whole(corpus_folder):
     blocks = {int(token) // 1000 // 30 for token in batch.flatten()}
     assert len(blocks) >= 8
     assert max(tokens_of(loader_of(view))) == all_tokens()[-1]
+
+
+def test_subsets_of_windows_over_files_are_parts_of_a_mixture(corpus_folder):
+    view = ShardedDataset(corpus_folder).packed(64, pad_id=-1)
+    parts = {"a": (Subset(view, range(4, 9)), 5), "b": (Subset(view, [7, -1]), 2)}
+    loader = loader_of(Mixture(parts, epoch=7), 3)
+    found = sorted(row.tolist() for batch in loader for row in batch["tokens"])
+    wanted = [*range(4, 9), 7, len(view) - 1]
+    assert found == sorted(view[index]["tokens"].tolist() for index in wanted)
 
 
 @pytest.mark.usefixtures("_tracks")

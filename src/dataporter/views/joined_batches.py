@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import Subset
 
 from dataporter.fetch.collate import Empty
 from dataporter.fetch.vectorised import Gather, GathersBatches, gather_for
@@ -19,7 +20,7 @@ def gather_of_parts(parts: Sequence[Any], ends: NDArray[np.int64]) -> Gather | N
     `ends` are the numbers that the indices of each are below. None if one of them cannot be
     gathered, or if their batches differ in more than the number of rows.
     """
-    if any(isinstance(part, GathersBatches) for part in parts):
+    if any(isinstance(_whole(part), GathersBatches) for part in parts):
         return None  # what they gather cannot be told before something is read
     found = [gather_for(part) for part in parts]
     gathers = [each for each in found if each is not None]
@@ -46,6 +47,11 @@ def gather_of_parts(parts: Sequence[Any], ends: NDArray[np.int64]) -> Gather | N
         return _joined(batches, torch.from_numpy(back), empty)
 
     return gather
+
+
+def _whole(part: Any) -> Any:
+    """Return the dataset that a `Subset` is of."""
+    return _whole(part.dataset) if isinstance(part, Subset) else part
 
 
 def _kind(batch: Any) -> Any:

@@ -17,7 +17,7 @@ from dataporter.law.explanation import counted
 from dataporter.sources.counters import summed_counters
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.joined_batches import gather_of_parts
-from dataporter.views.mixture_order import MixtureOrder, Part, seeded
+from dataporter.views.mixture_order import MixtureOrder, Part, seeded, shifts
 from dataporter.views.parts import Asked, index_space, order_of, read
 from dataporter.views.segments import Segment
 from dataporter.views.shares import as_integers
@@ -67,12 +67,16 @@ class Mixture:
     ) -> None:
         self._datasets, weights = _checked_parts(parts)
         self._lengths = {name: _length(name, data) for name, data in self._datasets.items()}
-        self._spaces = {name: index_space(data) for name, data in self._datasets.items()}
-        self._ends = np.cumsum(list(self._spaces.values()))
-        self._bounds: list[int] = self._ends.tolist()
-        firsts = [0, *self._bounds[:-1]]
-        self._places = list(zip(self._datasets, firsts, strict=True))  # name and first index
-        self._pairs = list(zip(self._datasets.values(), firsts, strict=True))
+        self._further = {
+            name: index_space(data) - self._lengths[name] for name, data in self._datasets.items()
+        }
+        samples, further = list(self._lengths.values()), list(self._further.values())
+        plain, beyond = shifts(samples, further)
+        # The ranges of indices, by their ends: of each part's samples, then of its further indices.
+        self._bounds: list[int] = np.cumsum(samples + further).tolist()
+        self._names = [*self._datasets] * 2
+        self._places = [*zip(self._names, [*plain.tolist(), *beyond.tolist()], strict=True)]
+        self._pairs = [(self._datasets[name], shift) for name, shift in self._places]
         self._schedule = _checked_schedule(schedule, weights)
         if epoch not in _EPOCHS and (isinstance(epoch, bool) or not isinstance(epoch, int)):
             msg = f"epoch must be 'longest', 'shortest', 'all' or a number, found {epoch!r}."
@@ -106,13 +110,16 @@ class Mixture:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the samples of all parts, one part after the other."""
-        for (_, first), length in zip(self._places, self._lengths.values(), strict=True):
-            yield from (self[first + number] for number in range(length))
+        return (self[index] for index in range(len(self)))
 
     @property
     def index_space(self) -> int:
-        """The number that all indices are below."""
-        return int(self._ends[-1])
+        """The number that all indices are below.
+
+        Those below the length are of the parts' samples, one part after the other. Those beyond are
+        for the orders of parts that have further indices.
+        """
+        return self._bounds[-1]
 
     @property
     def leaves_samples_out(self) -> bool:
@@ -126,15 +133,21 @@ class Mixture:
         return self._batches_from == "one" or any(in_parts)
 
     def __getitem__(self, index: int) -> Any:
-        if not -self.index_space <= index < self.index_space:
-            msg = f"the index {index} is out of range: the mixture has {len(self):,} samples."
-            raise IndexError(msg)
-        (sample,) = self.__getitems__([index % self.index_space])
+        (sample,) = self.__getitems__([index])
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Read many samples at once, those of one part together if it can read many."""
-        bounds = self._bounds
+        if not len(indices):
+            return []
+        bounds, length = self._bounds, len(self)
+        low, high = min(indices), max(indices)
+        if low < -length or high >= bounds[-1]:
+            wrong = high if high >= bounds[-1] else low
+            msg = f"the index {wrong} is out of range: the mixture has {length:,} samples."
+            raise IndexError(msg)
+        if low < 0:
+            indices = [index + length if index < 0 else index for index in indices]
         if self._are_plain:
             pairs = self._pairs
             numbers = [bisect_right(bounds, index) for index in indices]
@@ -157,7 +170,8 @@ class Mixture:
         """Return what gathers batches, if all parts can be gathered and are alike."""
         if self._name_as is not None:
             return None
-        return gather_of_parts(list(self._datasets.values()), self._ends)
+        ends = np.cumsum(list(self._lengths.values()))
+        return gather_of_parts(list(self._datasets.values()), ends)
 
     def _named(self, sample: Any, name: str) -> dict[Any, Any]:
         if not isinstance(sample, dict):
@@ -189,8 +203,9 @@ class Mixture:
         parts = {
             name: Part(
                 order_of(data, self._lengths[name], given),
-                self._spaces[name],
+                self._lengths[name],
                 dataset_fingerprint(data),
+                self._further[name],
             )
             for name, data in self._datasets.items()
         }

@@ -26,8 +26,9 @@ class Part(NamedTuple):
     """One part of a mixture."""
 
     order: Order
-    samples: int  # indices of its dataset
+    samples: int  # of its dataset: the indices below are theirs
     fingerprint: str | None = None
+    further: int = 0  # indices from there on, for samples that only the order reads
 
     @property
     def named_by(self) -> str | None:
@@ -74,9 +75,9 @@ class MixtureOrder(Order):
         return Segments(self.segments, self._names, self.length)
 
     @cached_property
-    def offsets(self) -> NDArray[np.int64]:
-        """The first index of each part in the mixture; shape (parts + 1,)."""
-        return np.cumsum([0, *(part.samples for part in self.parts.values())])
+    def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        parts = self.parts.values()
+        return shifts([part.samples for part in parts], [part.further for part in parts])
 
     def counts(self, epoch: int, position: int) -> dict[str, int]:
         """Count the samples of each part that come before a position, since the run began."""
@@ -85,8 +86,13 @@ class MixtureOrder(Order):
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         found = np.empty_like(positions)
+        plain, beyond = self._shifts
         for number, there, part, (own_epoch, own) in self._drawn(epoch, positions):
-            found[there] = part.order.indices(own_epoch, own) + self.offsets[number]
+            indices = part.order.indices(own_epoch, own)
+            shift = plain[number]
+            if part.further:
+                shift = np.where(indices < part.samples, shift, beyond[number])
+            found[there] = indices + shift
         return found
 
     def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -165,7 +171,8 @@ class MixtureOrder(Order):
     ) -> None:
         told = reader or self.bare()
         for number, part in enumerate(self.parts.values()):
-            share = PartOf(told, int(self.offsets[number]), part.samples, number)
+            plain, beyond = (int(each[number]) for each in self._shifts)
+            share = PartOf(told, plain, part.samples, number, beyond, part.further)
             part.order.announce(epoch, start, stop, plan, share)
 
     def bare(self) -> MixtureOrder:
@@ -232,6 +239,20 @@ class MixtureOrder(Order):
             ]
             rows.append(("later", "; ".join(shares)))
         return rows
+
+
+def shifts(
+    samples: Sequence[int], further: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers to add to a part's own indices: to those of samples, to further ones.
+
+    A mixture numbers the samples of its parts one part after the other, then all further indices.
+
+    >>> [each.tolist() for each in shifts([3, 2], [0, 10])]
+    [[0, 3], [2, 3]]
+    """
+    own, more = np.array(samples, dtype=np.int64), np.array(further, dtype=np.int64)
+    return np.cumsum(own) - own, own.sum() + np.cumsum(more) - more - own
 
 
 def seeded(parts: Mapping[str, Part], seed: int) -> dict[str, Part]:

@@ -220,10 +220,7 @@ class Packed:
         return self._layout.count
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        if not -len(self) <= index < self.index_space:
-            msg = f"the index {index} is out of range: there are {counted(len(self), 'sample')}."
-            raise IndexError(msg)
-        return self.__getitems__([index + len(self) if index < 0 else index])[0]
+        return self.__getitems__([index])[0]
 
     def __iter__(self) -> Any:
         return (self[index] for index in range(len(self)))
@@ -232,7 +229,15 @@ class Packed:
         """Read many samples at once, and each of their documents once."""
         if not len(indices):
             return []
-        columns = self._columns(np.asarray(indices, dtype=np.int64), None)
+        numbers = np.asarray(indices, dtype=np.int64)
+        low, high = int(numbers.min()), int(numbers.max())
+        if low < -len(self) or high >= self.index_space:
+            wrong = low if low < -len(self) else high
+            msg = f"the index {wrong} is out of range: there are {counted(len(self), 'sample')}."
+            raise IndexError(msg)
+        if low < 0:
+            numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        columns = self._columns(numbers, None)
         rows = (each if name == "cu_seqlens" else each.unbind(0) for name, each in columns.items())
         return [dict(zip(columns, row, strict=True)) for row in zip(*rows, strict=True)]
 

@@ -29,13 +29,20 @@ class PartOf(WrappedOrder):
     [-1, 0, 1, 2, -1]
     """
 
-    first: int  # index of the part
+    first: int  # the index of the part's first sample
     samples: int
     number: int  # of the part
+    beyond: int = 0  # what its further indices are shifted by
+    further: int = 0
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        found = self.order.indices(epoch, positions) - self.first
+        joined = self.order.indices(epoch, positions)
+        found = joined - self.first
         found[(found < 0) | (found >= self.samples)] = -1
+        if self.further:
+            own = joined - self.beyond
+            is_further = (own >= self.samples) & (own < self.samples + self.further)
+            found[is_further] = own[is_further]
         return found
 
     def uses(self, epoch: int) -> Uses | None:
