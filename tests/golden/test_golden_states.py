@@ -1,7 +1,7 @@
 """The states of every released version stay loadable, and the same batches follow.
 
 `0.0.dev` has states of lanes that do not say `seeded_from`: all their batches are seeded. None of
-its states has `excluded`.
+these states has `excluded`. In its mixtures parts of equal weight take turns as they were listed.
 """
 
 import json

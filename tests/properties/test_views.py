@@ -88,8 +88,9 @@ class Walk:
                 self._opened[name] = part.samples(key_as_int("part", self._seed, name))
             elif isinstance(part, Mixed):
                 self._opened[name].change(part)
-        weights = as_integers([weight for _, _, weight in mixed.parts])
-        turns = {name: weight for (name, _, _), weight in zip(mixed.parts, weights, strict=True)}
+        listed = sorted((name, weight) for name, _, weight in mixed.parts)  # equals take turns so
+        weights = as_integers([weight for _, weight in listed])
+        turns = {name: weight for (name, _), weight in zip(listed, weights, strict=True)}
         if turns != self._turns:
             self._turns, self._place = turns, 0
 

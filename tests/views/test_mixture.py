@@ -116,7 +116,8 @@ def test_a_mixture_has_as_many_samples_as_its_parts_one_after_the_other():
 
 
 def test_a_shuffle_is_optional():
-    assert flat(loader_of(mix(1, 1, epoch=6), shuffle=False)) == [0, 1000, 1, 1001, 2, 1002]
+    by_name = [1000, 0, 1001, 1, 1002, 2]
+    assert flat(loader_of(mix(1, 1, epoch=6), shuffle=False)) == by_name
 
 
 # Resumes
@@ -178,7 +179,7 @@ def test_a_part_may_be_added():
     parts = {"web": (WEB, 0.5), "math": (MATH, 0.25), "code": (CODE, 0.25)}
     more = loader_of(Mixture(parts))
     after = flat(resumed(more, loader.state_dict()))
-    assert sum(sample >= 2000 for sample in after) == 38  # a quarter of 150
+    assert sum(sample >= 2000 for sample in after) == 37  # a quarter of 150
     web = [sample for sample in before + after if sample < 1000]
     assert len(set(web)) == len(web)
     again = flat(resumed(loader_of(Mixture(parts)), more.state_dict()))  # the next epoch

@@ -19,7 +19,7 @@ from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.joined_batches import gather_of_parts
 from dataporter.views.mixture_order import MixtureOrder, Part, seeded, shifts
 from dataporter.views.parts import Asked, index_space, order_of, read
-from dataporter.views.segments import Segment
+from dataporter.views.segments import Segment, read_whole
 from dataporter.views.shares import as_integers
 
 Weights = Mapping[str, float]
@@ -45,7 +45,8 @@ class Mixture:
       `ShardedDataset` or another view.
     - `epoch`: where an epoch of the mixture ends: once the part with the most samples has been
       read ("longest"), once the first part has been read ("shortest"), once all have been read
-      ("all"), or after so many samples.
+      ("all"), or after so many samples. A part that a schedule draws no more before it has been
+      read whole is not waited for.
     - `schedule`: other weights from positions on, counted from the start of the run:
       `[(0, {"web": 0.7, "code": 0.3}), (1_000_000, {"web": 0.5, "code": 0.5})]`. The first
       entry takes the place of the weights in `parts`.
@@ -53,7 +54,8 @@ class Mixture:
     - `name_as`: a key under which each sample, which has to be a dict, gets the name of its part.
 
     Weights may change at a resume, and parts may be added: the state keeps the weights that were.
-    A part may be removed with `load_state_dict(state, strict=False)`.
+    A part may be removed with `load_state_dict(state, strict=False)`; when it is added again, it
+    goes on where it was. The sequence in which parts are listed does not matter.
     """
 
     def __init__(
@@ -98,10 +100,9 @@ class Mixture:
 
     def __repr__(self) -> str:
         weights = self._schedule[0][1]
-        turns = as_integers(list(weights.values()))  # rounded, as they are used
-        total = sum(turns)
-        each = zip(weights, turns, strict=True)
-        shares = ", ".join(f"{name} {100 * own / total:.4g} %" for name, own in each)
+        turns = _turns(weights)  # rounded, as they are used
+        total = sum(turns.values())
+        shares = ", ".join(f"{name} {100 * turns[name] / total:.4g} %" for name in weights)
         return f"Mixture({counted(len(self), 'sample')}: {shares})"
 
     def __len__(self) -> int:
@@ -210,26 +211,29 @@ class Mixture:
             for name, data in self._datasets.items()
         }
         group = step_size // world_size if self._batches_from == "one" else 1
-        segments = [
-            Segment(
-                start, dict(zip(weights, as_integers(list(weights.values())), strict=True)), group
-            )
-            for start, weights in self._schedule
-        ]
-        length = self._samples_of_epoch(segments[0].turns, parts)
+        segments = [Segment(start, _turns(weights), group) for start, weights in self._schedule]
+        length = self._samples_of_epoch(segments, parts)
         return MixtureOrder(seeded(parts, seed), tuple(segments), length, seed)
 
-    def _samples_of_epoch(self, turns: Mapping[str, int], parts: Mapping[str, Part]) -> int:
+    def _samples_of_epoch(self, segments: Sequence[Segment], parts: Mapping[str, Part]) -> int:
         if isinstance(self._epoch, int):
             return self._epoch
-        period = sum(turns.values())
-        lengths = {name: parts[name].order.length for name in turns}
-        needed = {name: lengths[name] * period / turns[name] for name in turns}
+        lengths = {name: part.order.length for name, part in parts.items()}
+        ends = {name: read_whole(segments, name, length) for name, length in lengths.items()}
+        # One that the schedule draws no more before it was read whole is not waited for.
+        reached = {name: end for name, end in ends.items() if end is not None}
         if self._epoch == "shortest":
-            return max(math.floor(min(needed.values())), 1)
-        if self._epoch == "all":
-            return math.ceil(max(needed.values()))
-        return math.ceil(needed[max(lengths, key=lambda name: lengths[name])])
+            return max(math.floor(min(reached.values())), 1)
+        if self._epoch == "longest":
+            most = max(lengths[name] for name in reached)
+            reached = {name: end for name, end in reached.items() if lengths[name] == most}
+        return math.ceil(max(reached.values()))
+
+
+def _turns(weights: Weights) -> dict[str, int]:
+    """Return weights as integers. Their sequence decides ties: by name, however they are listed."""
+    names = sorted(weights)
+    return dict(zip(names, as_integers([weights[name] for name in names]), strict=True))
 
 
 # Checks

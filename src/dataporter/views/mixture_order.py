@@ -35,6 +35,11 @@ class Part(NamedTuple):
         """The fingerprint, unless the order names the data itself: that may have more now."""
         return None if self.order.names_data else self.fingerprint
 
+    @property
+    def described(self) -> list[Any]:
+        """The part's order and data, as the name of a mixture's order has them."""
+        return [self.order.id, self.order.length, self.named_by]
+
 
 @dataclass(frozen=True, eq=False)
 class MixtureOrder(Order):
@@ -45,6 +50,8 @@ class MixtureOrder(Order):
     length: int
     seed: int = 0
     wanted: tuple[Segment, ...] = ()  # the weights from now on, if a saved run had others
+    # Parts that a saved run had lost, as its name describes them; None if it does not.
+    removed: Mapping[str, Any] = field(default_factory=dict)
     id: str = field(init=False, repr=False)
 
     names_data = True
@@ -55,11 +62,13 @@ class MixtureOrder(Order):
             "epoch": self.length,
             "weights": [[each.start, dict(each.turns), each.group] for each in self.segments],
             "parts": {
-                name: [part.order.id, part.order.length, part.named_by]
+                name: part.described
                 for name, part in sorted(self.parts.items())
-                if name in drawn
+                if name in drawn and name not in self.removed
             },
         }
+        if known := {name: each for name, each in sorted(self.removed.items()) if each}:
+            described["removed"] = known
         object.__setattr__(self, "id", f"{_NAME} {json.dumps(described)}")
 
     # Where a position lies
@@ -117,7 +126,8 @@ class MixtureOrder(Order):
         numbers, draws = self._places.places(positions + epoch * self.length)
         gone = numbers >= len(self.parts)
         if gone.any():
-            numbers = np.where(gone, draws % len(self.parts), numbers)
+            by_name = np.argsort(list(self.parts))
+            numbers = np.where(gone, by_name[draws % len(by_name)], numbers)
         for number, part in enumerate(self.parts.values()):
             of_part = np.flatnonzero(numbers == number)
             if not of_part.size:
@@ -141,15 +151,27 @@ class MixtureOrder(Order):
         saved = _parsed(saved_id)
         if saved is None:
             return self
+        drawn = {name for _, turns, _ in saved["weights"] for name in turns}
+        removed = dict.fromkeys(drawn - set(saved["parts"]), None) | saved.get("removed", {})
+        known = {name: each for name, each in {**saved["parts"], **removed}.items() if each}
         parts = {
-            name: part._replace(order=part.order.resumed(saved["parts"][name][0]))
-            if name in saved["parts"]
-            else part
+            name: part._replace(order=part.order.resumed(known[name][0])) if name in known else part
             for name, part in self.parts.items()
         }
-        segments = tuple(Segment(*each) for each in saved["weights"])
-        wanted = self.wanted or self.segments
-        return replace(self, parts=parts, segments=segments, length=saved["epoch"], wanted=wanted)
+        # One that is back has to be what it was. One that is missing now is remembered.
+        removed = {
+            name: each
+            for name, each in removed.items()
+            if name not in parts or each in (None, parts[name].described)
+        } | {name: each for name, each in saved["parts"].items() if name not in parts}
+        return replace(
+            self,
+            parts=parts,
+            segments=tuple(Segment(*each) for each in saved["weights"]),
+            length=saved["epoch"],
+            wanted=self.wanted or self.segments,
+            removed=removed,
+        )
 
     def continued(self, epoch: int, position: int) -> MixtureOrder:
         """Return the order that has the weights of this run from a position on."""
@@ -162,7 +184,8 @@ class MixtureOrder(Order):
             name: part._replace(order=part.order.continued(*divmod(drawn[name], part.order.length)))
             for name, part in self.parts.items()
         }
-        return replace(self, parts=parts, segments=segments, wanted=())
+        removed = {name: each for name, each in self.removed.items() if name not in parts}
+        return replace(self, parts=parts, segments=segments, wanted=(), removed=removed)
 
     # Those who fetch
 
@@ -232,8 +255,9 @@ class MixtureOrder(Order):
             shares = [
                 f"from {each.start:,} on "
                 + ", ".join(
-                    f"{name} {100 * turns / sum(each.turns.values()):.1f} %"
-                    for name, turns in each.turns.items()
+                    f"{name} {100 * each.turns[name] / sum(each.turns.values()):.1f} %"
+                    for name in self._names
+                    if name in each.turns
                 )
                 for each in later
             ]
@@ -287,5 +311,6 @@ def _is_whole(saved: Mapping[str, Any]) -> bool:
         if group < 1 or sum(turns.values()) < 1:
             return False
     is_rising = starts[0] == 0 and all(a < b for a, b in itertools.pairwise(starts))
-    is_named = all(isinstance(part[0], str) for part in saved["parts"].values())
+    described = [*saved["parts"].values(), *saved.get("removed", {}).values()]
+    is_named = all(isinstance(part[0], str) for part in described)
     return is_rising and is_named and saved["epoch"] > 0 and all(type(n) is int for n in numbers)

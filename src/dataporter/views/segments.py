@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +23,10 @@ from dataporter.views.turns import Turns
 
 @dataclass(frozen=True)
 class Segment:
-    """Weights from a position on; `turns` are integers, by part, and their order decides ties."""
+    """Weights from a position on; `turns` are integers, by part, and their order decides ties.
+
+    That is by name, but in a run that older states have begun.
+    """
 
     start: int
     turns: Mapping[str, int]
@@ -151,8 +155,32 @@ def continued(past: Sequence[Segment], wanted: Sequence[Segment], position: int)
     >>> [(each.start, each.turns) for each in continued([old], [new], 50)]
     [(0, {'a': 1}), (50, {'a': 1, 'b': 1})]
     """
+    # Equal weights are taken over as they were saved, with what decides ties.
+    saved = {each.start: each for each in past}
+    wanted = [
+        known if (known := saved.get(each.start)) and known.is_like(each) else each
+        for each in wanted
+    ]
     kept = [each for each in past if each.start < position]
     (now,) = [each for each in wanted if each.start <= position][-1:]
     if now.start == position or not kept or not kept[-1].is_like(now):
         kept.append(Segment(position, now.turns, now.group))
     return kept + [each for each in wanted if each.start > position]
+
+
+def read_whole(segments: Sequence[Segment], name: str, samples: int) -> Fraction | None:
+    """Return how many samples of a run there are until so many of a part were drawn.
+
+    None if the part is drawn no more before that.
+
+    >>> read_whole([Segment(0, {"a": 1}), Segment(10, {"a": 1, "b": 3})], "b", 6)
+    Fraction(18, 1)
+    """
+    drawn = Fraction(0)
+    for number, segment in enumerate(segments):
+        share = Fraction(segment.turns.get(name, 0), sum(segment.turns.values()))
+        end = segments[number + 1].start if number + 1 < len(segments) else None
+        if share and (end is None or drawn + (end - segment.start) * share >= samples):
+            return segment.start + (samples - drawn) / share
+        drawn += 0 if end is None else (end - segment.start) * share
+    return None
