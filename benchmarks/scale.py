@@ -119,11 +119,10 @@ def _allocated(run: Callable[[], object]) -> int:
 
 
 def _forget_epochs() -> None:
-    """Empty what is kept of epochs, as in a new process."""
+    """Empty what is kept of all orders, as in a new process: new orders have nothing else."""
     from dataporter.shards import tracks  # noqa: PLC0415  the cache is private
 
-    tracks._tape.cache_clear()  # noqa: SLF001  a measurement of the first use
-    tracks._scrambled.cache_clear()  # noqa: SLF001  likewise
+    tracks._scrambled.cache_clear()  # noqa: SLF001  a measurement of the first use
 
 
 def _step_seconds(loader: ResumableDataLoader[Any]) -> float:

@@ -2,20 +2,23 @@
 
 import functools
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataporter.law import Plan, ShuffledOrder, Topology
+from dataporter.law import Permutation, Plan, ShuffledOrder, Topology, WeightedOrder, orders
 from dataporter.law.keys import key_as_int
 from dataporter.shards.tracks import TracksOrder
 from dataporter.views import Mixture
-from dataporter.views.mixture_order import Part
+from dataporter.views.mixture_order import MixtureOrder, Part
 from dataporter.views.part_of import PartOf
 from dataporter.views.segments import Segment, continued
 from dataporter.views.shares import as_integers, pattern_of
+from dataporter.views.window_order import WindowOrder
 
 NAMES = "abcdef"
 weights = st.integers(1, 9)
@@ -327,3 +330,61 @@ def test_seeds_give_other_orders_of_the_parts_and_the_same_shares():
         other.indices(0, positions) < 50
     ).tolist()
     assert replace(order).id == other.id
+
+
+# Many parts
+
+
+KINDS = {
+    "tracks": lambda seed: TracksOrder(np.full(50, 20), tracks=4, seed=seed),
+    "windows": lambda seed: WindowOrder(
+        np.full(50, 100), 5, 1000, tracks=4, shuffles=True, seed=seed, rows=np.arange(50) * 20
+    ),
+    "shuffled": lambda seed: ShuffledOrder(1000, seed=seed),
+    "by weights": lambda seed: WeightedOrder(np.ones(50), length=50, replacement=False, seed=seed),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [4, 5, 50])
+def test_what_is_computed_of_an_epoch_is_kept_with_each_of_many_parts(monkeypatch, kind, count):
+    made = []
+    for its in (Permutation, "__post_init__"), (orders, "_waiting_order"):
+        monkeypatch.setattr(*its, counting(made, getattr(*its)))
+    names = [f"part {number}" for number in range(count)]
+    parts = {name: Part(KINDS[kind](number), 10**9) for number, name in enumerate(names)}
+    order = MixtureOrder(parts, (Segment(0, dict.fromkeys(names, 1)),), 10 * count)
+    order = replace(order, seed=2)
+
+    def read():
+        for epoch in (0, 1, 0):
+            order.indices(epoch, np.arange(order.length))
+            order.deal(epoch, np.arange(order.length))
+
+    read()
+    first = len(made)
+    assert first >= count
+    read()
+    assert len(made) == first
+
+
+def counting(made, call):
+    def counted(*arguments):
+        made.append(call)
+        return call(*arguments)
+
+    return counted
+
+
+def test_what_is_computed_is_no_part_of_an_order():
+    for make in KINDS.values():
+        order = make(3)
+        before = len(pickle.dumps(order))
+        order.indices(7, np.arange(20))
+        assert len(pickle.dumps(order)) == before
+        copy = pickle.loads(pickle.dumps(order))
+        assert copy.indices(7, np.arange(20)).tolist() == order.indices(7, np.arange(20)).tolist()
+        other = order.with_seed(4)
+        found = [each.indices(7, np.arange(20)).tolist() for each in (other, make(4), order)]
+        assert found[0] == found[1] != found[2]
+    assert ShuffledOrder(9, seed=1) == ShuffledOrder(9, seed=1)

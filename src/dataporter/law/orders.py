@@ -7,11 +7,12 @@ beside the seed that decides the answer, so two orders with equal id and seed ar
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +21,39 @@ from dataporter.errors import OptionError
 from dataporter.law.keys import key_as_int, uniform
 from dataporter.law.permutation import MAX_LENGTH, Permutation
 from dataporter.law.plan import Plan
+
+_DERIVED = 4  # epochs of which an order keeps what it has computed
+Value = TypeVar("Value")
+
+
+class Derived:
+    """Values that an order has computed of its epochs, such as a permutation: those used last.
+
+    They are kept with the order, and are no part of it: copies begin without, and none is compared.
+
+    >>> derived = Derived()
+    >>> derived.of(3, lambda: "made once"), derived.of(3, lambda: "made again")
+    ('made once', 'made once')
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[int, Any] = {}
+
+    def of(self, epoch: int, make: Callable[[], Value]) -> Value:
+        """Return the value of an epoch, made when it is asked for first."""
+        try:
+            value: Value = self._values[epoch]
+        except KeyError:
+            value = make()
+            # Replaced as a whole: other threads read it meanwhile.
+            last = list(self._values.items())[1 - _DERIVED :]
+            self._values = {**dict(last), epoch: value}
+        return value
+
+    def __reduce__(self) -> tuple[type[Derived], tuple[()]]:
+        return Derived, ()
 
 
 class Uses(NamedTuple):
@@ -224,6 +258,7 @@ class ShuffledOrder(Order):
 
     # The number rises if the permutation ever changes: old states must not match it.
     id = "shuffled-1"
+    _derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.length > MAX_LENGTH:
@@ -231,15 +266,11 @@ class ShuffledOrder(Order):
             raise OptionError(msg)
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return _permutation(self.length, self.seed, epoch)(positions)
+        make = partial(Permutation, self.length, self.seed, epoch)
+        return self._derived.of(epoch, make)(positions)
 
     def with_seed(self, seed: int) -> ShuffledOrder:
         return replace(self, seed=seed)
-
-
-@functools.lru_cache(maxsize=8)
-def _permutation(length: int, seed: int, epoch: int) -> Permutation:
-    return Permutation(length, seed, epoch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,6 +293,7 @@ class WeightedOrder(Order):
     seed: int
     id: str = field(repr=False)
     _cumulated: NDArray[np.float64] = field(repr=False)
+    _derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
 
     def __init__(
         self, weights: ArrayLike, *, length: int, replacement: bool = True, seed: int = 0
@@ -277,6 +309,7 @@ class WeightedOrder(Order):
             ("seed", seed),
             ("id", f"weighted-1 {kind} replacement, {length} draws, weights {digest}"),
             ("_cumulated", cumulated / cumulated[-1]),
+            ("_derived", Derived()),
         ):
             object.__setattr__(self, name, value)
 
@@ -285,17 +318,17 @@ class WeightedOrder(Order):
             drawn = uniform(key_as_int("weighted", self.seed, epoch), positions)
             # side="right" skips cells of width zero: a weight of 0 is never drawn.
             return np.searchsorted(self._cumulated, drawn, side="right").astype(np.int64)
-        return _waiting_order(self, epoch)[positions]
+        return self._derived.of(epoch, lambda: _waiting_order(self, epoch))[positions]
 
     def with_seed(self, seed: int) -> WeightedOrder:
         copy = object.__new__(WeightedOrder)
         for name in self.__slots__:
             object.__setattr__(copy, name, getattr(self, name))
         object.__setattr__(copy, "seed", seed)
+        object.__setattr__(copy, "_derived", Derived())
         return copy
 
 
-@functools.lru_cache(maxsize=2)
 def _waiting_order(order: WeightedOrder, epoch: int) -> NDArray[np.int64]:
     counters = np.arange(len(order.weights), dtype=np.int64)
     drawn = uniform(key_as_int("weighted", order.seed, epoch), counters)

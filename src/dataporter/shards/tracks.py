@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from dataporter.law import Order, Permutation, SequentialOrder, Uses
 from dataporter.law.keys import key_as_int, mix
+from dataporter.law.orders import Derived
 
 _PAGES = 16  # of a block
 _LEAST_PAGE = 16  # rows
@@ -80,6 +81,7 @@ class TracksOrder(Order):
     seed: int = 0
     length: int = field(init=False)
     id: str = field(init=False, repr=False)
+    _derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", int(self.rows.sum()))
@@ -98,18 +100,22 @@ class TracksOrder(Order):
         return replace(self, tracks=tracks) if is_power else self
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return _tape(self, epoch).indices(positions)
+        return self._tape(epoch).indices(positions)
 
     def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        return _tape(self, epoch).tracks.dealt(positions)
+        return self._tape(epoch).tracks.dealt(positions)
 
     def dealt_between(
         self, epoch: int, start: int, stop: int, low: float, high: float
     ) -> tuple[int, NDArray[np.int64]]:
-        return _tape(self, epoch).tracks.dealt_between(start, stop, low, high)
+        return self._tape(epoch).tracks.dealt_between(start, stop, low, high)
 
     def uses(self, epoch: int) -> Uses:
-        return _tape(self, epoch).uses()
+        return self._tape(epoch).uses()
+
+    def _tape(self, epoch: int) -> _Tape:
+        make = functools.partial(_Tape, self.rows, self.tracks, self.seed, epoch)
+        return self._derived.of(epoch, make)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -272,11 +278,6 @@ class _Tape:
         return Uses(self.blocks[place][by_first], first[by_first], last[by_first])
 
 
-@functools.lru_cache(maxsize=4)
-def _tape(order: TracksOrder, epoch: int) -> _Tape:
-    return _Tape(order.rows, order.tracks, order.seed, epoch)
-
-
 def _aligned_runs(start: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
     """Cut [start, stop) into runs whose starts are multiples of their sizes, powers of two.
 
@@ -291,7 +292,7 @@ def _aligned_runs(start: int, stop: int, longest: int) -> Iterator[tuple[int, in
         start += size
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=8)
 def _scrambled(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the track of each turn in a group, scrambled, and the turn of each track."""
     turns = np.arange(count, dtype=np.uint32)

@@ -8,10 +8,10 @@ position), so the sizes of batches are fixed, their contents change, and a resum
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,7 @@ from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import Order, Permutation
 from dataporter.law.explanation import counted
 from dataporter.law.keys import key_as_int
+from dataporter.law.orders import Derived
 
 _RATIO = 1.08  # of the longest length in a bucket to the shortest, if the user does not say
 
@@ -121,6 +122,7 @@ class LengthOrder(Order):
     shuffle: bool
     seed: int
     id: str = field(repr=False)
+    _derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
 
     of_batches = True
 
@@ -163,7 +165,7 @@ class LengthOrder(Order):
             return []
         numbers = positions
         if self.shuffle:
-            numbers = _permutation(self.length, key_as_int("batches", self.seed), epoch)(positions)
+            numbers = self._shuffle(epoch, None)(positions)
         bucket = np.searchsorted(self.batches, numbers, side="right") - 1
         first, ends = self._places(bucket, numbers)
         sizes = ends - first
@@ -187,14 +189,17 @@ class LengthOrder(Order):
         within = numbers - self.batches[bucket]
         return within * samples // count, (within + 1) * samples // count
 
-    def _shuffle(self, epoch: int, bucket: int) -> Permutation:
-        samples = int(self.buckets[bucket + 1] - self.buckets[bucket])
-        return _permutation(samples, key_as_int("bucket", self.seed, bucket), epoch)
-
-
-@functools.lru_cache(maxsize=256)
-def _permutation(length: int, key: int, epoch: int) -> Permutation:
-    return Permutation(length, key, epoch)
+    def _shuffle(self, epoch: int, bucket: int | None) -> Permutation:
+        """Return the permutation of a bucket's samples; None: that of all batches."""
+        of_epoch = self._derived.of(epoch, dict[Any, Permutation])
+        found = of_epoch.get(bucket)
+        if found is None:
+            samples, key = self.length, key_as_int("batches", self.seed)
+            if bucket is not None:
+                samples = int(self.buckets[bucket + 1] - self.buckets[bucket])
+                key = key_as_int("bucket", self.seed, bucket)
+            found = of_epoch[bucket] = Permutation(samples, key, epoch)
+        return found
 
 
 def _edges(ordered: NDArray[np.int64], max_tokens: int, buckets: int | None) -> NDArray[np.int64]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law import Order, Plan, Uses, WrappedOrder
 from dataporter.law.keys import key_as_int
+from dataporter.law.orders import Derived
 from dataporter.shards.tracks import Tracks
 from dataporter.views.tape import AS_STORED, Tape
 from dataporter.views.windows import key_of, tape_of_blocks
@@ -40,6 +41,8 @@ class WindowOrder(Order):
     rows: NDArray[np.int64] | None = None  # first rows of blocks; None if a block is a row
     of: Order | None = field(default=None, repr=False)  # whose data has to be fetched
     id: str = field(init=False, repr=False)
+    _derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
+    _tapes: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name = f"{_NAME}, {self.tracks} side by side" if self.shuffles else _AS_STORED
@@ -58,16 +61,16 @@ class WindowOrder(Order):
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         if not self.shuffles:
             return positions
-        windows = positions if self.tracks == 1 else _tracks(self, epoch).places(positions)
-        return windows + _key(self, epoch) * self.length
+        windows = positions if self.tracks == 1 else self._epoch(epoch).tracks.places(positions)
+        return windows + self._epoch(epoch).key * self.length
 
     def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        return None if self.tracks == 1 else _tracks(self, epoch).dealt(positions)
+        return None if self.tracks == 1 else self._epoch(epoch).tracks.dealt(positions)
 
     def dealt_between(
         self, epoch: int, start: int, stop: int, low: float, high: float
     ) -> tuple[int, NDArray[np.int64]]:
-        return _tracks(self, epoch).dealt_between(start, stop, low, high)
+        return self._epoch(epoch).tracks.dealt_between(start, stop, low, high)
 
     def announce(
         self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
@@ -82,8 +85,8 @@ class WindowOrder(Order):
     def uses(self, epoch: int) -> Uses | None:
         if self.rows is None:
             return None
-        tape = self.tape(_key(self, epoch))
-        starts = _tracks(self, epoch).starts
+        tape = self.tape(self._epoch(epoch).key)
+        starts = self._epoch(epoch).tracks.starts
         filled = np.flatnonzero((np.diff(tape.edges) > 0) & (tape.edges[:-1] < self._read))
         first = tape.edges[filled] // self.window  # windows, of each block
         last = np.minimum((tape.edges[filled + 1] - 1) // self.window, self.length - 1)
@@ -105,7 +108,10 @@ class WindowOrder(Order):
 
     def tape(self, key: int) -> Tape:
         """Return the tape of blocks that a key chooses."""
-        return _tape(self, key)
+        return self._tapes.of(key, lambda: tape_of_blocks(self.tokens, key))
+
+    def _epoch(self, epoch: int) -> _Epoch:
+        return self._derived.of(epoch, lambda: _Epoch.of(self, epoch))
 
     def rows_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return a row of the block in which each window ends; -1 stays -1.
@@ -137,18 +143,15 @@ class RowsOfWindows(WrappedOrder):
         return self.windows.rows_of(self.order.indices(epoch, positions))
 
 
-def _key(order: WindowOrder, epoch: int) -> int:
-    return _key_of(order.seed, epoch) if order.shuffles else AS_STORED
+class _Epoch(NamedTuple):
+    """The key of an epoch, and the tracks that its tape is cut into."""
 
+    key: int
+    tracks: Tracks
 
-_key_of = functools.lru_cache(maxsize=64)(key_of)
-
-
-@functools.lru_cache(maxsize=8)
-def _tracks(order: WindowOrder, epoch: int) -> Tracks:
-    return Tracks(order.length, order.tracks, key_as_int("windows", order.seed, epoch))
-
-
-@functools.lru_cache(maxsize=4)
-def _tape(order: WindowOrder, key: int) -> Tape:
-    return tape_of_blocks(order.tokens, key)
+    @classmethod
+    def of(cls, order: WindowOrder, epoch: int) -> _Epoch:
+        key = key_of(order.seed, epoch) if order.shuffles else AS_STORED
+        return cls(
+            key, Tracks(order.length, order.tracks, key_as_int("windows", order.seed, epoch))
+        )
