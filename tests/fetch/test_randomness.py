@@ -1,7 +1,6 @@
 """A sample's random numbers, and everybody else's."""
 
 import ctypes
-import mmap
 import random
 from typing import Any, ClassVar
 
@@ -316,15 +315,13 @@ def test_as_many_draws_as_a_generator_has_words_are_seen():
 def test_memory_of_torchs_generator_that_means_nothing_counts_as_no_draw():
     torch.manual_seed(1)
     torch.randn(2)  # none waits
-    before, whole = capture(), find_memory().wholes[2]
-    padding, waiting = slice(13, 16), slice(len(whole) - 24, len(whole))
-    whole[padding] = b"any"
-    whole[waiting] = b"some\0any" + b"whatever\0padding"
+    before, waiting = capture(), find_memory()._torch_waiting
+    waiting.raw = b"some\0any" + b"whatever\0padding"
     assert before.still_holds()
     assert before.moved() == 0
     torch.randn(1)  # the second one waits
     before = capture()
-    whole[waiting][:4] = b"else"
+    waiting[:4] = b"else"
     assert before.still_holds()
     torch.randn(1)
     assert not before.still_holds()
@@ -361,15 +358,23 @@ def test_generators_whose_methods_somebody_has_replaced_are_not_found(monkeypatc
     assert find_memory() is None
 
 
-def test_no_memory_behind_a_generator_is_read():
-    # A page of words, and behind it one that cannot be read.
-    page = mmap.PAGESIZE
-    pages = mmap.mmap(-1, 2 * page)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page), page, 0) == 0
-    words = bytes(range(1, 101))
-    pages[page - len(words) : page] = words
-    assert generator_memory._found(words, address + page - len(words) - 40) == 40
+def test_a_generator_is_searched_in_its_own_allocation_only():
+    words, room = bytes(range(1, 101)), generator_memory._TORCH_SIZE
+    own = ctypes.CDLL(None)
+    own.malloc.restype, own.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    own.free.argtypes = [ctypes.c_void_p]
+    address = own.malloc(40 + room)
+    try:
+        ctypes.memset(address, 0, 40 + room)
+        assert generator_memory._found(words, address) is None
+        ctypes.memmove(address + 40, words, len(words))
+        assert generator_memory._found(words, address) == 40
+        # Here the rest of a generator would lie behind the allocation.
+        ctypes.memset(address, 0, 40 + room)
+        ctypes.memmove(address + 40 + room - len(words), words, len(words))
+        assert generator_memory._found(words, address) is None
+    finally:
+        own.free(address)
 
 
 def test_the_public_calls_do_the_work_where_memory_is_laid_out_otherwise(monkeypatch):

@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from dataporter.system.memory import allocated
+
 _WORDS = 624
 _SIZE = 4 * _WORDS
 _FEW = 16  # bytes of words that are looked at; the very first word is the same for all seeds
-_SEARCHED = 256  # bytes of a torch generator, which does not tell its size, before its words
+_LARGEST = 1 << 16  # bytes of a torch generator; what seems to have more is something else
 
 
 def view(address: int, size: int) -> ctypes.Array[ctypes.c_char]:
@@ -31,14 +33,17 @@ def view(address: int, size: int) -> ctypes.Array[ctypes.c_char]:
 
 
 class GeneratorMemory:
-    """The memory of the three: `wholes` is all of it, `tell` reads the parts that any draw changes.
+    """The memory of the three: `tell` reads the parts that any draw changes.
+
+    `wholes` is all of Python's and NumPy's, to be copied and written. Torch's is only read: its
+    public calls are as fast, and wait for a thread that draws.
 
     Every draw changes an index; at its wrap, or when it is seeded, all words change. So the index
     and a few words tell, and lie side by side in each. Normal numbers are made in pairs: the
     second one waits beside the words, for Python as an attribute.
 
-    Of torch's the seed tells too: different ones may have the same words. Its padding, and the
-    place of a number that does not wait, hold whatever lay on the stack when it was set.
+    Of torch's the seed tells too: different ones may have the same words. The place of a number
+    that does not wait holds whatever lay on the stack when it was set.
     """
 
     def __init__(self, numpy_words: int, numpy_waiting: int, torch_words: int) -> None:
@@ -56,7 +61,7 @@ class GeneratorMemory:
         self._torch_tells = view(engine + _TORCH_HEAD - 4, 4 + _FEW)
         self._torch_waiting = view(engine + _TORCH_SIZE - _TORCH_WAITING, _TORCH_WAITING)
 
-        parts = ((index, 4 + _SIZE), (words, _SIZE + 4), (engine, _TORCH_SIZE))
+        parts = ((index, 4 + _SIZE), (words, _SIZE + 4))
         self.wholes = [memoryview(view(*part)).cast("B") for part in parts]
 
     def tell(self) -> tuple[tuple[bytes, Any], tuple[bytes, bytes, Any], tuple[bytes, bytes, Any]]:
@@ -190,11 +195,13 @@ def _torch_words() -> int | None:
 
 
 def _found(words: bytes, address: int) -> int | None:
-    """Return where words lie after an address. Nothing is read that lies behind them."""
-    for offset in range(_TORCH_HEAD, _SEARCHED, 4):
-        if ctypes.string_at(address + offset, len(words)) == words:
-            return offset
-    return None
+    """Return where words lie in the allocation at an address. Nothing else is read."""
+    size = allocated(address)
+    if not len(words) < size < _LARGEST:
+        return None
+    found = ctypes.string_at(address, size).find(words)
+    is_whole = found >= _TORCH_HEAD and found - _TORCH_HEAD + _TORCH_SIZE <= size
+    return found if is_whole else None
 
 
 def _draw_normal(generator: torch.Generator) -> None:

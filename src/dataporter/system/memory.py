@@ -34,6 +34,16 @@ _FAILED = ctypes.c_void_p(-1).value
 _MFD_CLOEXEC = 1
 
 
+def allocated(address: int) -> int:
+    """Count the bytes of the allocation at an address; 0 if the system does not tell."""
+    # Glibc's name, and that of macOS.
+    count = getattr(libc, "malloc_usable_size", None) or getattr(libc, "malloc_size", None)
+    if count is None:
+        return 0
+    count.restype, count.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
+    return int(count(address))
+
+
 def mapped(descriptor: int, length: int, offset: int = 0, *, writes: bool) -> Any:
     """Map part of a file until the result, an array of bytes, and all views of it have died."""
     access = mmap.PROT_READ | (mmap.PROT_WRITE if writes else 0)
