@@ -38,7 +38,7 @@ def cluster_of(*cpus: int) -> Iterator[Any]:
 
 def members_of(loader: Any) -> list[Any]:
     """The actors of a loader with persistent workers that have begun."""
-    return loader._runner._kept._pool.ready
+    return loader._runner._kept._transport._pool.ready
 
 
 def free_all_cpus() -> bool:

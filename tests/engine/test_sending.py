@@ -101,7 +101,7 @@ def test_no_other_engine_keeps_the_file_of_a_dataset():
         Rows(64), 4, num_workers=1, multiprocessing_context="forkserver", persistent_workers=True
     )
     next(iter(loader))
-    descriptor = loader._runner._kept._crew._bulk.descriptor
+    descriptor = loader._runner._kept._transport._crew._bulk.descriptor
     assert descriptor in open_descriptors()  # which a forked worker of another engine closes
     loader._runner.close()
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -21,7 +21,7 @@ class Large(Ids):
 
 def megabytes(loader: ResumableDataLoader) -> float:
     """What the arena's file occupies."""
-    return os.fstat(loader._runner._kept._connections.arena).st_blocks * 512 / 2**20
+    return os.fstat(loader._runner._kept._transport._connections.arena).st_blocks * 512 / 2**20
 
 
 def test_memory_of_batches_that_were_kept_and_let_go_is_given_back():
@@ -80,7 +80,7 @@ def test_as_many_batches_are_behind_a_slow_one_as_the_bytes_allow(prefetch_bytes
         with pytest.raises(WorkerTimeoutError):
             next(batches)
         # Tasks are issued several at a time, so a few may be missing.
-        least = most - engine._budget.waiting.together + 1
+        least = most - engine._transport.budget.waiting.together + 1
         return engine._board.unfinished == 1 and len(engine._board) >= least
 
     until(all_others_are_ready)

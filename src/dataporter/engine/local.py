@@ -13,19 +13,25 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from dataporter.engine.board import Board, Issue
+from dataporter.engine.budget import Budget, Limits
+from dataporter.engine.engine import Engine
 from dataporter.engine.interface import Results, Running, WorkerOptions
 from dataporter.engine.page_locks import can_pin, pinned, pinned_empty
+from dataporter.engine.recovery import Losses
+from dataporter.engine.wire import BATCH
 from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
-from dataporter.fetch import Failed, Fetches, Late
+from dataporter.fetch import Failed, Fetches
 from dataporter.fetch.generators import capture
 from dataporter.fetch.randomness import current_key, leave_for
-from dataporter.fetch.tasks import Task
+from dataporter.fetch.tasks import Renew, Task
 from dataporter.fetch.timing import PIN
 from dataporter.law.explanation import counted
 
@@ -67,75 +73,100 @@ def run_in_threads(
     tasks: Iterator[Task], fetch: Fetches, options: WorkerOptions, *, randomness: bool
 ) -> Results:
     """Yield every task with its batch; `fetch` must not seed the global generators."""
-    ahead: dict[Future[Any], Task] = {}  # in the order of the tasks
+    engine = Engine(fetch, options, Threads(fetch, options))
 
-    def is_there() -> bool:
-        return not ahead or any(future.done() for future in _awaited(ahead, options))
-
-    def look() -> Running:
-        done = sum(future.done() for future in list(ahead))
-        return Running(done, options.num_workers if ahead else 0)
-
-    each = _delivered(tasks, fetch, options, ahead, randomness=randomness)
-    return Results(each, is_there, look)
-
-
-def _awaited(ahead: dict[Future[Any], Task], options: WorkerOptions) -> list[Future[Any]]:
-    """List the futures of which one is delivered next."""
-    return [next(iter(ahead))] if options.in_order else list(ahead)
-
-
-def _delivered(
-    tasks: Iterator[Task],
-    fetch: Fetches,
-    options: WorkerOptions,
-    ahead: dict[Future[Any], Task],
-    *,
-    randomness: bool,
-) -> Iterator[tuple[Task, Any]]:
-    pins, timing = options.pin_memory and can_pin(), fetch.timing
-    numbered = None if timing is None else partial(timing.join, itertools.count())
-    executor = ThreadPoolExecutor(options.num_workers, "dataporter worker", numbered)
-    _log.info("started %s in threads", counted(options.num_workers, "worker"))
-
-    def top_up() -> None:
-        while len(ahead) < options.num_workers * options.prefetch_factor:
-            task = next(tasks, None)
-            if task is None:
-                return
-            ahead[executor.submit(attempted, fetch, task, pins=pins)] = task
-
-    waits = options.has_places  # a lane must not be read any more when the next pass begins
-    try:
+    def each() -> Iterator[tuple[Task, Any]]:
+        attempt = _watched if randomness else attempted
         for task in tasks:
-            attempt = _watched if randomness else attempted
-            batch = attempt(fetch, task, pins=pins)
-            top_up()
-            yield task, batch
-            break
-        while ahead:
-            awaited, patience = _awaited(ahead, options), options.timeout or None
-            is_noted = timing is not None and timing.is_due()
-            if is_noted:
-                asked, ready = time.monotonic_ns(), sum(future.done() for future in ahead)
-            done = wait(awaited, patience, return_when=FIRST_COMPLETED).done
-            if not done:
-                waits = False  # for a thread that may hang
-                # Handed on, not raised: the run goes on, and the next call waits again.
-                yield next(iter(ahead.values())), Late(WorkerTimeoutError(_why_late(options)))
-                continue
-            waits = options.has_places
-            future = next(future for future in ahead if future in done)
-            task = ahead.pop(future)
-            if timing is not None and is_noted:
-                there = time.monotonic_ns()
-                timing.note_handed(task.number, asked, there, ready)
-            top_up()
-            yield task, future.result()
-    finally:
-        if not sys.is_finalizing():  # by then threads have ended and modules are gone
-            executor.shutdown(wait=waits, cancel_futures=True)
-            ahead.clear()  # with the batches in it
+            batch = [attempt(fetch, task, pins=options.pin_memory and can_pin())]
+            ahead = engine.run(tasks, then_close=True)
+            yield task, batch.pop()
+            yield from ahead.each
+
+    return engine.results(each())
+
+
+class Threads:
+    """The transport of threads in this process. The slot of a task has its future."""
+
+    reads_always = False
+
+    def __init__(self, fetch: Fetches, options: WorkerOptions) -> None:
+        self._fetch = fetch
+        self._options = options
+        timing = fetch.timing
+        numbered = None if timing is None else partial(timing.join, itertools.count())
+        self._executor = ThreadPoolExecutor(options.num_workers, "dataporter worker", numbered)
+        self._slots = itertools.count(1)
+        self._futures: dict[int, Future[Any]] = {}
+        self._unread: dict[int, int] = {}  # numbers of issues by slot
+        self._is_done = threading.Event()  # a future, since they were last read
+        self.board: Board[Task] = Board(self._futures.pop, in_order=options.in_order)
+        self.most_workers = self.wanted = self.num_workers = options.num_workers
+        self.budget = Budget(
+            options.prefetch_factor, options.num_workers, grows=False, most_ahead=sys.maxsize
+        )
+        self.losses = Losses(0)  # a thread does not die
+        self.is_open = True
+        self.is_late = False
+
+    def begin_run(self, renew: Renew | None) -> None:
+        del renew  # for lanes of workers that die
+
+    def start(self) -> None:
+        _log.info("started %s in threads", counted(self.num_workers, "worker"))
+
+    def adapt(self, wanted: int) -> None:
+        pass  # all threads stay
+
+    def top_up(self, tasks: Iterator[Task], limits: Limits) -> None:
+        pins, is_done = self._options.pin_memory and can_pin(), self._is_done
+        for task in itertools.islice(tasks, limits.ahead - len(self.board)):
+            slot = next(self._slots)
+            future = self._executor.submit(attempted, self._fetch, task, pins=pins)
+            self._futures[slot] = future
+            self._unread[slot] = self.board.issue(task, slot)
+            future.add_done_callback(lambda _: is_done.set())
+
+    def read(self) -> None:
+        for slot, number in list(self._unread.items()):
+            if self._futures[slot].done():
+                del self._unread[slot]
+                self.board.note_reply(number, BATCH, 0, 0)
+
+    def wait(self, deadline: float | None) -> Exception | None:
+        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        if not self._is_done.wait(left):
+            self.is_late = True
+            return WorkerTimeoutError(_why_late(self._options))
+        self._is_done.clear()
+        self.read()
+        return None
+
+    def packed(self, issue: Issue[Task]) -> bytes:
+        raise NotImplementedError  # times are noted where they are kept
+
+    def rebuilt(self, slot: int, outcome: int, offset: int, size: int) -> Any:
+        del outcome, offset, size  # of batches in slots of memory
+        return self._futures.pop(slot).result()
+
+    def abandon(self) -> None:
+        self.board.abandon_all()
+        self._unread.clear()
+        self._futures.clear()  # with the batches in them
+
+    def look(self) -> Running:
+        done = sum(future.done() for future in list(self._futures.values()))
+        return Running(done, self.num_workers if self._futures else 0)
+
+    def close(self) -> None:
+        self.is_open = False
+        # A lane must not be read any more when the next pass begins. A thread may hang.
+        waits = self._options.has_places and not self.is_late
+        self._executor.shutdown(wait=waits, cancel_futures=True)
+
+    def await_end(self) -> None:
+        pass  # idle threads end by themselves
 
 
 def _why_late(options: WorkerOptions) -> str:

@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from dataporter.engine.device import sent_ahead, ways_to
+from dataporter.engine.engine import Engine, Transport
 from dataporter.engine.interface import Results, Running, WorkerOptions
 from dataporter.engine.local import run_in_threads, run_inline
-from dataporter.engine.processes import ProcessEngine
+from dataporter.engine.processes import Processes
 from dataporter.engine.recovery import Replacements
 from dataporter.fetch import Fetches
 from dataporter.fetch.tasks import Renew, Task
 
 
-class WorkerEngine(Protocol):
-    """An engine whose workers may stay from pass to pass."""
+def _actors(fetch: Fetches, options: WorkerOptions, replacements: Replacements) -> Transport:
+    from dataporter.engine.ray.transport import Actors  # noqa: PLC0415  when it is asked for
 
-    @property
-    def is_ours(self) -> bool:
-        """False if it is closed, or belongs to a process that forked this one."""
-        ...
-
-    @property
-    def is_free(self) -> bool:
-        """True if it can run a pass now."""
-        ...
-
-    def fetches_by(self, fetch: Fetches) -> bool:
-        """Tell whether it is ours and its workers use this very fetcher."""
-        ...
-
-    def run(
-        self, tasks: Iterator[Task], *, then_close: bool, renew: Renew | None = None
-    ) -> Results:
-        """Start fetching; yield every task with its batch."""
-        ...
-
-    def close(self) -> None:
-        """Let the workers go."""
-        ...
+    return Actors(fetch, options, replacements)
 
 
-def _ray_engine(fetch: Fetches, options: WorkerOptions, replacements: Replacements) -> WorkerEngine:
-    from dataporter.engine.ray.engine import RayEngine  # noqa: PLC0415  when it is asked for
-
-    return RayEngine(fetch, options, replacements)
-
-
-_ENGINES: dict[str, Callable[[Fetches, WorkerOptions, Replacements], WorkerEngine]] = {
-    "processes": ProcessEngine,
-    "ray": _ray_engine,
+_TRANSPORTS: dict[str, Callable[[Fetches, WorkerOptions, Replacements], Transport]] = {
+    "processes": Processes,
+    "ray": _actors,
 }
 
 
@@ -74,7 +47,7 @@ class Runner:
         self._device = device
         self._prefetch = prefetch
         self._convert = convert
-        self._kept: WorkerEngine | None = None  # its workers stay from pass to pass
+        self._kept: Engine | None = None  # its workers stay from pass to pass
         self._kept_ran_last = False
         self.replacements = Replacements()
         self.look: Callable[[], Running] = Running  # at what the engine of the newest pass has
@@ -126,7 +99,8 @@ class Runner:
             self.close()
         engine = self._kept
         if engine is None or not engine.is_free:
-            engine = _ENGINES[self._engine](fetch, options, self.replacements)
+            transport = _TRANSPORTS[self._engine](fetch, options, self.replacements)
+            engine = Engine(fetch, options, transport)
         if stays and self._kept is None:
             self._kept = engine
         self._kept_ran_last = engine is self._kept

@@ -1,12 +1,7 @@
-"""Taking a result: a batch is rebuilt where it lies, in its slot, and page-locked if asked for.
-
-Times are noted here as well: how long the consumer waited for a batch, for the number of workers
-and for profiling, and when the batch was handed over.
-"""
+"""Taking a result: a batch is rebuilt where it lies, in its slot, and page-locked if asked for."""
 
 from __future__ import annotations
 
-from time import monotonic_ns
 from typing import Any
 
 import numpy as np
@@ -19,53 +14,28 @@ from dataporter.engine.budget import MOST_LENT
 from dataporter.engine.interface import WorkerOptions
 from dataporter.engine.page_locks import can_pin, pinned
 from dataporter.engine.slots import Slots
-from dataporter.engine.wire import BATCH, PARTIAL, TIMED, UNREADY, read_batch, unpack_error
+from dataporter.engine.wire import BATCH, PARTIAL, read_batch, unpack_error
 from dataporter.errors import PageLockWarning
-from dataporter.fetch import EMPTY, Failed, Fetches, Partial
+from dataporter.fetch import EMPTY, Failed, Partial
 from dataporter.fetch.tasks import Task
 from dataporter.user_warnings import warn_user
 
 
 class Taker:
-    """Takes the results of one engine out of their slots."""
+    """Takes results out of their slots. A slot is free when the last part of its batch dies."""
 
-    def __init__(self, fetch: Fetches, options: WorkerOptions, slots: Slots) -> None:
-        self._fetch = fetch
+    def __init__(self, options: WorkerOptions, slots: Slots) -> None:
         self._slots = slots
         self._copies_ahead = options.copies_ahead
         self._pins = options.pin_memory and can_pin()
         self._locks = self._pins and torch.cuda.is_available()
-        self._asked = self._there = 0  # ns; when the consumer asked, and when its wait ended
-        self._num_ready = 0
 
-    @property
-    def waited(self) -> float:
-        """Seconds that the consumer has waited for the last result."""
-        return (self._there - self._asked) / 1e9
+    def packed(self, issue: Issue[Task]) -> bytes:
+        """Return the bytes of a reply. Its slot stays in use."""
+        return _bytes_in(self._slots[issue.slot], issue.offset, issue.size)
 
-    def note_asked(self, num_ready: int) -> None:
-        """Note that the consumer asks for a batch, and how many are ready."""
-        self._asked = monotonic_ns()
-        self._num_ready = num_ready
-
-    def note_there(self) -> None:
-        """Note that the batch is there."""
-        self._there = monotonic_ns()
-
-    def take(self, issue: Issue[Task]) -> Any:
-        """Rebuild a batch. Its slot is free again when the last part of the batch dies."""
-        outcome = UNREADY if issue.outcome is None else issue.outcome
-        timing = self._fetch.timing
-        if outcome < TIMED or timing is None:
-            return self._rebuilt(issue.slot, outcome, issue.offset, issue.size)
-        number = issue.task.number
-        packed = _bytes_in(self._slots[issue.slot], issue.offset, issue.size)
-        offset, size = timing.unpack(number, packed)
-        batch = self._rebuilt(issue.slot, outcome - TIMED, offset, size)
-        timing.note_handed(number, self._asked, self._there, self._num_ready)
-        return batch
-
-    def _rebuilt(self, number: int, outcome: int, offset: int, size: int) -> Any:
+    def rebuilt(self, number: int, outcome: int, offset: int, size: int) -> Any:
+        """Rebuild a batch, or the error in its place."""
         slot = self._slots[number]
         if outcome not in (BATCH, PARTIAL):
             packed = _bytes_in(slot, offset, size)

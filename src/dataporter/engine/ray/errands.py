@@ -77,7 +77,11 @@ class Errands:
         self._run += 1
         self.renew = renew
 
-    def reply_of(self, slot: int) -> Any:
+    def reply_to(self, slot: int) -> Any:
+        """Look at the reply of an errand that was taken off the board."""
+        return self._by_slot[slot].reply
+
+    def take_reply(self, slot: int) -> Any:
         """Take the reply of an errand that was taken off the board."""
         return self._by_slot.pop(slot).reply
 
