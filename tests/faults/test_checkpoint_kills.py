@@ -104,7 +104,8 @@ def test_kills_at_random_moments_of_saves_leave_a_whole_checkpoint(tmp_path):
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
 def test_thousands_of_kills_leave_a_whole_checkpoint(tmp_path, seed):
-    run(SETUP + AT_RANDOM, tmp_path, [10, 10_000, 1_000_000][seed % 3], seed, 200)
+    size = [10, 10_000, 1_000_000][seed % 3]
+    run(SETUP + AT_RANDOM, tmp_path, size, seed, 200, timeout=800)
 
 
 BEFORE_EVERY_LINE = """
