@@ -1,17 +1,22 @@
 """Hashes of code: equal for what does the same; after an edit another one, or none."""
 
+import collections
+import datetime as dt
 import functools
+import hashlib
 import importlib
+import json
 import math
 import re
 import subprocess
 import sys
+import urllib.parse
 
 import numpy as np
 import pytest
 import torch
 
-from dataporter.views.code_hash import UnknownCodeError, code_hash
+from dataporter.views.code_hash import UnknownCodeError, _release, code_hash
 
 LIMIT = 5
 
@@ -59,6 +64,12 @@ def wrapped(g):
     @functools.wraps(g)
     def h(a): return g(a)
     return h"""
+ATTRIBUTES = "class C(dict):\n  __getattr__ = dict.__getitem__"
+SHY = """class L(list):
+    def __iter__(self): return iter(())
+class D(dict):
+    def items(self): return ()"""
+ARRAY = "import numpy as np\nclass A(np.ndarray): pass\nt = np.zeros(1).view(A)"
 SAME = {
     "names of locals": ("def f(a): return len(a) > 3", "def f(text): return len(text) > 3"),
     "lines and comments": ("def f(a): return a > 3", "\n\ndef f(a):\n    # why\n    return a > 3"),
@@ -164,6 +175,26 @@ EDITED = {
         "import collections\nn = collections.namedtuple('N', 'x')(4)\ndef f(a): return a > n.x",
     ),
     "a type of constant": ("def f(a): return a == 1", "def f(a): return a == True"),
+    "an entry of a dict that answers for missing attributes": (
+        f"{ATTRIBUTES}\nc = C(n=3)\ndef f(a): return a > c.n",
+        f"{ATTRIBUTES}\nc = C(n=4)\ndef f(a): return a > c.n",
+    ),
+    "what a list holds that shows nothing": (
+        f"{SHY}\nn = L([3])\ndef f(a): return a > n[0]",
+        f"{SHY}\nn = L([4])\ndef f(a): return a > n[0]",
+    ),
+    "what a dict holds that shows nothing": (
+        f"{SHY}\nn = D(x=3)\ndef f(a): return a > n['x']",
+        f"{SHY}\nn = D(x=4)\ndef f(a): return a > n['x']",
+    ),
+    "an attribute of an array": (
+        f"{ARRAY}\nt.n = 3\ndef f(a): return a > t.n",
+        f"{ARRAY}\nt.n = 4\ndef f(a): return a > t.n",
+    ),
+    "an attribute of a tensor": (
+        "import torch\nt = torch.zeros(1)\nt.n = 3\ndef f(a): return a > t.n",
+        "import torch\nt = torch.zeros(1)\nt.n = 4\ndef f(a): return a > t.n",
+    ),
 }
 
 
@@ -196,6 +227,42 @@ UNKNOWN = {
     "an object that pickles itself": (
         "class C:\n  n = 3\n  def __reduce__(self): return C, ()\nc = C()\ndef f(a): return a > c.n"
     ),
+    "an object that pickles itself by a callable of another kind": (
+        "import functools\nclass C: __getstate__ = functools.partial(dict)\n"
+        "c = C()\nc.n = 3\ndef f(a): return a > c.n"
+    ),
+    "a file, by a module that is imported in it": (
+        "def f(a):\n  from pathlib import Path\n  return a in Path('words').read_text()"
+    ),
+    "the environment, by a module that is imported in it": (
+        "def f(a):\n  import os\n  return a in os.environ"
+    ),
+    "a module beside it that has the name of an installed one": (
+        "def f(a):\n  from .json import g\n  return g(a)"
+    ),
+    "a compressed file": "import gzip\ndef f(a): return a in gzip.open('words').read()",
+    "a function that opens files": "import codecs\ndef f(a): return a in codecs.open('words')",
+    "a file, by the builtins": "import builtins\ndef f(a): return a in builtins.open('words')",
+    "a file of numbers": "import numpy\ndef f(a): return a in numpy.loadtxt('numbers')",
+    "a file, by a package that is imported in it": (
+        "def f(a):\n  import numpy\n  return a in numpy.loadtxt('numbers')"
+    ),
+    "a file, by a package of a closure": (
+        "import numpy\ndef made(m): return lambda a: a in m.fromfile('numbers')\nf = made(numpy)"
+    ),
+    "a file, by a function of a package": (
+        "from torch import load as l, load\ndef f(a): return a in load('numbers')"
+    ),
+    "a database": "import sqlite3\ndef f(a): return a in sqlite3.connect('words')",
+    "names of files": "import glob\ndef f(a): return a in glob.glob('*')",
+    "the clock": "import time\ndef f(a): return a > time.time()",
+    "the date": "import datetime\ndef f(a): return a > datetime.date.today()",
+    "globals of another function": "def g(): pass\ndef f(a): return a > g.__globals__['N']",
+    "classes that others register": "class B: pass\ndef f(a): return a in B.__subclasses__()",
+    "annotations": "def f(a, n: 3 = 0): return a > f.__annotations__['n']",
+    "a text of documentation": "class C: '3'\ndef f(a): return a > int(C.__doc__)",
+    "a frame": "import inspect\ndef f(a): return a > inspect.currentframe().f_globals['N']",
+    "pickled code": "import pickle\ndef f(a): return pickle.loads(b'c__main__\\ng\\n.')(a)",
 }
 
 
@@ -239,6 +306,43 @@ def test_the_reason_names_the_way_to_what_is_unknown():
     source = "import threading\nclass C: pass\nc = C()\nc.lock = threading.Lock()"
     with pytest.raises(UnknownCodeError, match=r"it uses .* lock \(by g\.c\)"):
         code_hash(made(f"{source}\ndef g(a): return c\ndef f(a): return g(a)"))
+
+
+COMMON = {
+    "a function beside it": Longer(3).passes,
+    "columns": lambda row: len(row["text"]) > 100 and row["text"].strip().isascii(),
+    "a set": lambda row: row["id"] not in {1, 2},
+    "JSON": lambda row: json.loads(row["meta"])["score"] > LIMIT,
+    "a pattern": lambda row: re.search("[a-z]", row["text"]) is not None,
+    "the host of a URL": lambda row: urllib.parse.urlsplit(row["url"]).netloc == "example.org",
+    "a date": lambda row: dt.datetime.fromisoformat(row["day"]).year >= 2020,
+    "words": lambda row: collections.Counter(row["text"].split()).most_common(1)[0][1] < LIMIT,
+    "a digest": lambda row: hashlib.sha256(row["text"].encode()).digest()[0] < 16,
+    "arrays and tensors": lambda row: float(np.mean(row["x"])) > 0 and torch.isfinite(row["y"]),
+    "an image": lambda row: min(row["image"].size) >= 256,
+}
+
+
+@pytest.mark.parametrize("what", COMMON)
+def test_common_predicates_have_hashes(what):
+    assert code_hash(COMMON[what]) == code_hash(COMMON[what])
+
+
+def test_a_package_that_is_installed_again_under_the_same_version_is_noticed(tmp_path, monkeypatch):
+    def install(number):
+        folder = tmp_path / str(number) / "site-packages"
+        about = folder / "own_package-1.0.dist-info"
+        about.mkdir(parents=True)
+        (folder / "own_package.py").write_text(f"def g(a): return a > {number}")
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own_package\nVersion: 1.0\n")
+        (about / "RECORD").write_text(f"own_package.py,sha256={number},20\n")
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.delitem(sys.modules, "own_package", raising=False)
+        importlib.invalidate_caches()
+        _release.cache_clear()  # of one process, in which nothing is installed again
+        return code_hash(made("import own_package\ndef f(a): return own_package.g(a)"))
+
+    assert install(3) != install(4)
 
 
 def test_installed_packages_count_by_name_and_version():

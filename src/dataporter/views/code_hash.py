@@ -3,16 +3,18 @@
 There are two answers: a hash, or `UnknownCodeError`. Whatever is not listed here is unknown, so a
 kind that nobody has thought of leads to an evaluation too many, never to a stale result:
 
-- installed packages and the standard library: what is found there under its name counts by that
-  name and the package's version
+- installed packages: what is found there under its name counts by that name, the package's version
+  and its list of files. One's own code must not use what reads files or the network by its name
+- the standard library: the same, of the modules in `_KNOWN_MODULES` only
 - functions of one's own: bytecode, constants, defaults, closure, attributes, and the globals that
   they use; of modules the attributes that are read directly, as in `helpers.is_long(text)`
 - classes of one's own: all bases and all attributes
 - plain values, containers, arrays and tensors
 - other objects: what pickle makes of them, unless code of one's own decides that
 
-The outside is unknown too: files, the environment, other processes, code made from text. What an
-installed package reads of it by itself is not seen.
+The outside is unknown too: files, the environment, other processes, the time, code made from text,
+and code that looks at code. What an installed package reads of it by itself is not seen, nor is a
+method of samples whose class nothing here reaches.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -59,10 +62,28 @@ _COMPILED = (MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType)
 _OF_PYTHON = {kind for kind in vars(types).values() if isinstance(kind, type)}
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
-# The ways out of what can be seen from here.
-_OUTSIDE_MODULES = ("importlib", "io", "os", "pathlib", "posix", "runpy", "subprocess", "sys")
+_IMPORTED = ("IMPORT_FROM", "LOAD_SUPER_ATTR")
+_STANDARD = "of Python"  # the release of the standard library
+# Modules of the standard library, without the "_" before names of compiled ones, that use nothing
+# but what they are given. All others are ways out of what can be seen from here.
+_KNOWN_MODULES = {
+    *("abc", "array", "base64", "binascii", "bisect", "blake2", "builtins", "calendar", "cmath"),
+    *("collections", "colorsys", "contextlib", "copy", "copyreg", "csv", "dataclasses", "datetime"),
+    *("decimal", "difflib", "enum", "fractions", "functools", "hashlib", "heapq", "hmac", "html"),
+    *("itertools", "json", "logging", "math", "md5", "numbers", "operator", "random", "re"),
+    *("sha1", "sha2", "sha3", "sre", "statistics", "string", "struct", "textwrap", "thread"),
+    *("types", "typing", "unicodedata", "urllib.parse", "warnings", "zlib"),
+}
 _DYNAMIC = ("__import__", "compile", "eval", "exec", "globals", "locals", "vars")
 _OUTSIDE = ("open", "input", "breakpoint")
+# Names by which other packages read files, the network or the clock.
+_READS = re.compile(
+    "open|load(?!s)|read|file|memmap|fromtxt|http|request|connect|download|from_pretrained"
+    "|^(utc)?now$|^today$",
+    re.IGNORECASE,
+)
+# Attributes by which code reaches other code, or its own text.
+_REFLECTION = ("__annotations__", "__builtins__", "__doc__", "__globals__", "__subclasses__")
 _SMALL = 1 << 20  # bytes of an array of a dataset that are all looked at
 
 
@@ -190,8 +211,10 @@ class _Walk:
         package = module.partition(".")[0].lstrip("_")
         if name in _DYNAMIC and package == "builtins":
             self._unknown(f"{name}()")
-        if not self._is_data and (package in _OUTSIDE_MODULES or name in _OUTSIDE):
-            self._unknown(f"{module}.{name}" if name else f"the module {module}")
+        if not self._is_data and release == _STANDARD:
+            is_known = package in _KNOWN_MODULES or module in _KNOWN_MODULES
+            if not is_known or name in _OUTSIDE:
+                self._unknown(f"{module}.{name}" if name else f"the module {module}")
         return f"{module}.{name} {release}"
 
     # Code
@@ -208,6 +231,9 @@ class _Walk:
                 self._say("cell", "empty")
         for names in sorted(set(_globals_of(function.__code__))):
             self._global(function.__globals__, names)
+        for name in sorted(set(_attributes_of(function.__code__))):
+            if name in _REFLECTION or self._reads(name):
+                self._unknown(f".{name}")
 
     def _global(self, space: dict[str, Any], names: tuple[str, ...]) -> None:
         """Add a global, or of a module the attribute that is read of it."""
@@ -222,16 +248,28 @@ class _Walk:
         if value is missing:
             self._say("no global", name)
         else:
+            if self._reads(name) and _release(_module_of(value)) not in (None, _STANDARD):
+                self._unknown(name)
             self._named(name, value)
+
+    def _reads(self, name: str) -> bool:
+        """Return True if a name says that it reads. Datasets may."""
+        return not self._is_data and _READS.search(name) is not None
 
     def _code(self, code: CodeType) -> None:
         self._say("code", code.co_code)
         self._say("exceptions", getattr(code, "co_exceptiontable", b""))  # from Python 3.11 on
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         self._all("code", *counts, code.co_names, *code.co_consts)
-        for each in dis.get_instructions(code):
-            if each.opname == "IMPORT_NAME" and _release(each.argval) is None:
-                self._unknown(f"an import of {each.argval or 'a module beside it'} in a function")
+        steps = list(dis.get_instructions(code))
+        for level, each in zip(steps, steps[2:]):  # noqa: B905  a level and a list go before it
+            if each.opname == "IMPORT_NAME":
+                module = sys.modules.get(each.argval)
+                if level.argval != 0 or module is None or _release(each.argval) is None:
+                    self._unknown(
+                        f"an import of {each.argval or 'a module beside it'} in a function"
+                    )
+                self.add(module)
 
     def _class(self, cls: type) -> None:
         self._all("class", cls.__qualname__, type(cls), *cls.__bases__)
@@ -255,19 +293,23 @@ class _Walk:
         is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
         if not is_plain or not tensor.is_cpu:
             self._unknown(f"a tensor on {tensor.device} of layout {tensor.layout}")
-        self._all("tensor", type(tensor), str(tensor.dtype), tuple(tensor.shape))
+        kept = (type(tensor), vars(tensor))
+        self._all("tensor", *kept, str(tensor.dtype), tuple(tensor.shape))
         plain = tensor.detach().resolve_conj().resolve_neg()
         self._array(plain.contiguous().reshape(-1).view(torch.uint8).numpy())
 
     def _object(self, value: Any) -> None:
         kind = type(value)
         self._all("object", kind)
-        ways = [copyreg.dispatch_table.get(kind)]
-        ways += [getattr(kind, name, None) for name in _PICKLED_BY]
-        if any(type(way) is FunctionType and self._installed(way) is None for way in ways):
+        own_way = copyreg.dispatch_table.get(kind)
+        if self._pickles_itself(kind, own_way):
             self._unknown(f"a {_shown(kind)}, which says itself how it is pickled,")
+        if isinstance(value, list):  # pickle asks their own __iter__ and items()
+            self._all("held", *list.__iter__(value))
+        elif isinstance(value, dict):
+            self._all("held", *dict.items(value))
         try:
-            reduced = value.__reduce_ex__(4) if ways[0] is None else ways[0](value)
+            reduced = value.__reduce_ex__(4) if own_way is None else own_way(value)
         except RecursionError:
             raise
         except Exception:  # noqa: BLE001  whatever its class raises
@@ -281,6 +323,17 @@ class _Walk:
             parts: tuple[Any, ...] = (*reduced, None, None, None)
             make, args, state, items, pairs, *rest = parts
             self._all("pickled", make, args, state, list(items or ()), list(pairs or ()), *rest)
+        if _release(kind.__module__) is None:  # what a base of it may not have pickled
+            self._all("attributes", getattr(value, "__dict__", None))
+
+    def _pickles_itself(self, kind: type, registered: Any) -> bool:
+        """Return True if code of one's own decides what pickle makes of objects."""
+        ways = [registered]
+        for name in _PICKLED_BY:
+            owner = next((each for each in kind.__mro__ if name in vars(each)), object)
+            if _release(owner.__module__) is None:
+                ways.append(vars(owner)[name])
+        return any(each is not None and self._installed(each) is None for each in ways)
 
 
 def _shown(kind: type) -> str:
@@ -289,10 +342,15 @@ def _shown(kind: type) -> str:
 
 def _own_name(value: Any) -> tuple[str, str]:
     """Return the module and name that an object has; empty if it has none."""
-    module = getattr(value, "__module__", None)
-    name = getattr(value, "__qualname__", None)
-    is_named = isinstance(module, str) and isinstance(name, str)
-    return (module, name) if is_named else ("", "")  # type: ignore[return-value]
+    try:
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    except Exception:  # noqa: BLE001  whatever a __getattr__ of one's own raises
+        return ("", "")
+    return (module, name) if isinstance(module, str) and isinstance(name, str) else ("", "")
+
+
+def _module_of(value: Any) -> str:
+    return value.__name__ if type(value) is ModuleType else _own_name(value)[0]
 
 
 def _found(module: str, name: str) -> Any:
@@ -318,12 +376,22 @@ def _release(module: str) -> str | None:
         is_standard = package in sys.stdlib_module_names and (
             file is None or Path(file).is_relative_to(Path(os.__file__).parent)
         )
-        return "of Python" if is_standard else None
+        return _STANDARD if is_standard else None
     try:
-        return importlib.metadata.version(package)
+        return _installation(package)
     except importlib.metadata.PackageNotFoundError:
         names = importlib.metadata.packages_distributions().get(package, [])
-        return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names) or None
+        return ", ".join(f"{name} {_installation(name)}" for name in names) or None
+
+
+def _installation(name: str) -> str:
+    """Return the version of a distribution, and a hash of the list of its files and their hashes.
+
+    One's own package may be installed again under the same version.
+    """
+    found = importlib.metadata.distribution(name)
+    listed = (found.read_text("RECORD") or "").encode()
+    return f"{found.version} {hashlib.blake2b(listed, digest_size=8).hexdigest()}"
 
 
 def _globals_of(code: CodeType) -> Iterator[tuple[str, ...]]:
@@ -341,3 +409,13 @@ def _globals_of(code: CodeType) -> Iterator[tuple[str, ...]]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _globals_of(constant)
+
+
+def _attributes_of(code: CodeType) -> Iterator[str]:
+    """Yield the names of attributes that code reads, and that it imports."""
+    for each in dis.get_instructions(code):
+        if each.opname in _ATTRIBUTES or each.opname in _IMPORTED:
+            yield each.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _attributes_of(constant)
