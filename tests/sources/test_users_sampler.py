@@ -248,6 +248,37 @@ def test_another_epoch_after_a_load_begins_a_stateful_sampler_where_it_was_befor
     assert one_pass(resumed)[0] == [0, 1]
 
 
+class DrawsAtOnce(Sampler):
+    """Draws a whole epoch as soon as it is iterated, from its own or the global generator."""
+
+    def __init__(self, *, owns: bool) -> None:
+        self.g = torch.Generator().manual_seed(1) if owns else None
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self):
+        return iter(torch.randperm(10, generator=self.g).tolist())
+
+
+@pytest.mark.parametrize("owns", [True, False])
+def test_a_load_draws_nothing_from_a_sampler_that_draws_at_once(owns):
+    def make():
+        return ResumableDataLoader(range(10), 2, sampler=DrawsAtOnce(owns=owns), seed=1)
+
+    first = passes(make(), 2)
+    loader = make()
+    next(iter(loader))
+    resumed = make()
+    before = torch.get_rng_state()
+    resumed.load_state_dict(loader.state_dict())
+    assert torch.equal(torch.get_rng_state(), before)
+    with pytest.warns(PositionDroppedWarning):
+        resumed.set_epoch(1)
+    resumed.seek(0)
+    assert passes(resumed, 2) == first
+
+
 def test_a_sampler_that_can_be_iterated_only_once_cannot_be_resumed():
     loader = ResumableDataLoader(range(10), 2, sampler=iter(range(10)), seed=1)
     batches = iter(loader)

@@ -150,7 +150,8 @@ class UsersSampler:
 
     def restore(self, kept: dict[str, Any] | None, rng_state: str | None) -> None:
         """Put back what was captured. If that fails, all is as it was."""
-        if iter(self.outermost) is self.outermost:
+        # Others are not asked: a sampler may draw as soon as it is iterated.
+        if isinstance(self.outermost, Iterator) and iter(self.outermost) is self.outermost:
             msg = (
                 f"the sampler is a {type(self.outermost).__name__}, which can be iterated only "
                 "once: there is no way back into it. Pass something that can be iterated again."
