@@ -19,6 +19,7 @@ from watching import until, worker_pids
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionTypeError, WorkerRestartWarning
 from dataporter.sources.tally import weight_of
+from dataporter.views import where
 
 ENGINES = {
     "inline": {},
@@ -130,7 +131,8 @@ def test_batches_that_fail_or_are_empty_are_not_counted():
 
     loader = ResumableDataLoader(Damaged(12), batch_size=2, on_error="skip")
     assert len(list(loader)) == 5
-    assert (loader.stats().batches, loader.stats().skipped) == (5, 3)
+    stats = loader.stats()
+    assert (stats.batches, stats.samples, stats.skipped) == (5, 9, 3)
 
     loader = ResumableDataLoader(Damaged(12), batch_size=4)
     batches, came = iter(loader), 0
@@ -141,6 +143,16 @@ def test_batches_that_fail_or_are_empty_are_not_counted():
         except ValueError:
             pass
     assert loader.stats().batches == came == 1
+    assert loader.stats().samples == 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_are_left_out_are_not_counted(workers):
+    kept = where(torch.arange(4000), lambda number: bool(number % 3), "some", lazy=True)
+    loader = ResumableDataLoader(kept, batch_size=4, shuffle=True, num_workers=workers)
+    for samples in (2666, 5332):
+        assert sum(map(len, loader)) == 2666
+        assert loader.stats().total_samples == samples
 
 
 def test_time_in_next_is_waiting_and_time_between_is_not():

@@ -33,7 +33,7 @@ class LoaderStats:
 
     epoch: int
     batches: int  # delivered
-    samples: int  # in those, with samples that were left out
+    samples: int  # in those
     bytes: int  # of their tensors and arrays
     seconds: float  # waited for batches and worked with them, from iter() to the last batch
     waited_seconds: float  # of those: in next() and iter(). Without workers, that is fetching

@@ -51,7 +51,7 @@ def without_left_out(
         return (contents, task), Failed(error.with_traceback(None))
     except Exception as error:  # noqa: BLE001  of the dataset; the caller raises it
         return (contents, task), Failed(error)
-    return (partial(_without, contents, found), task), found.batch
+    return (Without(contents, found), task), found.batch
 
 
 def of_another_rank(
@@ -107,12 +107,21 @@ def _remaining(samples: Samples, found: Partial) -> Samples:
     )
 
 
-def _without(contents: Callable[[Task], Delivered], found: Partial, task: Task) -> Delivered:
-    """Say what is left of a task."""
-    samples: Any = task.payload
-    whole, rest = contents(task), _remaining(samples, found)
-    padding = np.delete(whole.padding, found.left_out)
-    return replace(whole, positions=rest.positions, indices=rest.indices, padding=padding)
+class Without:
+    """Says what is left of a task, and how many samples are not."""
+
+    __slots__ = ("_contents", "_found", "left_out")
+
+    def __init__(self, contents: Callable[[Task], Delivered], found: Partial) -> None:
+        self._contents = contents
+        self._found = found
+        self.left_out = len(found.left_out)
+
+    def __call__(self, task: Task) -> Delivered:
+        samples: Any = task.payload
+        whole, rest = self._contents(task), _remaining(samples, self._found)
+        padding = np.delete(whole.padding, self._found.left_out)
+        return replace(whole, positions=rest.positions, indices=rest.indices, padding=padding)
 
 
 def _as_padding(contents: Callable[[Task], Delivered], samples: Samples, task: Task) -> Delivered:

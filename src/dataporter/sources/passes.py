@@ -21,8 +21,9 @@ from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.law.epochs import Cursor
 from dataporter.law.explanation import counted
 from dataporter.law.state import Progress
+from dataporter.sources.left_out import Without
 from dataporter.sources.source import Result, Source
-from dataporter.sources.tally import Tallies
+from dataporter.sources.tally import Tallies, size_of
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +127,8 @@ class Pass(Iterator[Any]):
                 progress, contents = leads_to
                 if batch is EMPTY:  # every sample of it was left out
                     self._note_undelivered(progress)
+                if contents is not None and type(contents[0]) is Without:
+                    self._tally.left_out += contents[0].left_out
                 self._cursor.deliver(progress, contents, by=self._number)
                 self._tally.last, self._coming, self._broken = leads_to, self._coming[1:], False
                 if batch is not EMPTY:
@@ -138,6 +141,7 @@ class Pass(Iterator[Any]):
         if type(held[0]) is Failed:
             # The state stays before it. Who catches this and goes on, goes on after it.
             self._note_undelivered(leads_to[0])
+            self._tally.left_out += 0 if leads_to[1] is None else size_of(leads_to[1])
             self._tally.last = leads_to
         # If it is late nothing has changed: the next call waits on for the same batch.
         error = _raisable(held.pop().error)

@@ -68,12 +68,13 @@ class Tally:
 
     __slots__ = (
         *("_fast", "_first", "_measured", "_measurements", "_weigh_at"),
-        *("last", "undelivered", "unmeasured"),
+        *("last", "left_out", "undelivered", "unmeasured"),
     )
 
     def __init__(self, start: Progress, began: int) -> None:
         self.last: tuple[Progress, Contents] = (start, None)
         self.undelivered = 0  # batches that count in the progress, but failed or are empty
+        self.left_out = 0  # samples that count in the progress, and were not handed over
         self.unmeasured = 0  # batches that come before one is measured
         self._first = start.batches_processed
         self._measured = _Measured(self._first, start.samples_processed, began)
@@ -96,7 +97,7 @@ class Tally:
         batches = max(number - before.number, 1)
         spent, weight = there - before.at, before.weight
         samples = _samples(before, leads_to, batches)
-        size = samples / batches if contents is None else _size(contents)
+        size = samples / batches if contents is None else size_of(contents)
         if there >= self._weigh_at:
             # Nested tensors, containers that contain themselves, batches without samples.
             with suppress(RuntimeError, ZeroDivisionError):
@@ -129,11 +130,12 @@ class Tally:
         batches = max(number - self._first - self.undelivered, 0)
         since = number - done.number  # batches that were not measured
         if since <= 0:
-            return Flow(batches, done.samples, done.bytes, done.spent, done.waited)
+            samples = max(done.samples - self.left_out, 0)
+            return Flow(batches, samples, done.bytes, done.spent, done.waited)
         samples, measured = _samples(done, last, since), max(done.batches, 1)
         return Flow(
             batches,
-            done.samples + samples,
+            max(done.samples + samples - self.left_out, 0),
             done.bytes + round(done.weight * samples),
             done.spent + done.spent * since // measured,
             done.waited + done.waited * since // measured,
@@ -167,10 +169,10 @@ def _samples(before: _Measured, leads_to: tuple[Progress, Contents], batches: in
     progress, contents = leads_to
     if contents is None:  # a stream, whose positions are this rank's own samples
         return progress.samples_processed - before.position
-    return before.size * (batches - 1) + _size(contents)
+    return before.size * (batches - 1) + size_of(contents)
 
 
-def _size(contents: tuple[Any, Task]) -> int:
+def size_of(contents: tuple[Any, Task]) -> int:
     """Return the samples that were asked for as a batch."""
     payload: Any = contents[1].payload
     return len(payload.indices)
