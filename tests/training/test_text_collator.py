@@ -180,6 +180,13 @@ def test_numbers_of_python_keep_their_values(batch, dtype):
     ]
 
 
+@pytest.mark.parametrize("numbers", [[1, 1700000000.123], [0.5, 2]])
+def test_integers_and_floats_in_a_column_are_floats_in_every_batch(numbers):
+    out = TextCollator()([{"input_ids": [5], "x": number} for number in numbers])["x"]
+    assert out.dtype is torch.float64
+    assert out.tolist() == numbers
+
+
 def test_unsigned_integers_keep_their_values():
     rows = [{"input_ids": [5], "x": np.array([2**64 - 1, 1], dtype=np.uint64)}]
     assert TextCollator()(rows)["x"].tolist() == [[2**64 - 1, 1]]

@@ -107,15 +107,17 @@ def rows_of_numbers(rows: Sequence[Any], what: str) -> list[torch.Tensor]:
     [tensor([0.5000], dtype=torch.float64), tensor([], dtype=torch.float64)]
     """
     if all(isinstance(row, list | tuple) for row in rows):
-        numbers = _numbers(list(chain.from_iterable(rows)), what)
+        numbers = array_of_numbers(list(chain.from_iterable(rows)), what)
         return list(torch.from_numpy(numbers).split(list(map(len, rows))))
     return [
-        torch.from_numpy(_numbers(row, what)) if isinstance(row, list | tuple) else as_tensor(row)
+        torch.from_numpy(array_of_numbers(row, what))
+        if isinstance(row, list | tuple)
+        else as_tensor(row)
         for row in rows
     ]
 
 
-def _numbers(numbers: Sequence[Any], what: str) -> NDArray[Any]:
+def array_of_numbers(numbers: Sequence[Any], what: str) -> NDArray[Any]:
     """Return plain numbers as an array of the dtype that they have in every batch."""
     if not numbers:
         return np.empty(0, dtype=np.int64)

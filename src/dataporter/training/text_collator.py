@@ -14,7 +14,7 @@ from dataporter.errors import CollationError, OptionError, OptionTypeError
 from dataporter.fetch.ragged import IGNORED, Ragged, Side, flatten, is_sequence, padded
 from dataporter.fetch.rows import check_rows, collate_values, columns_of, take_column
 from dataporter.training.masking import mask_tokens, row_keys
-from dataporter.training.tensor_collator import pad, rows_of_numbers
+from dataporter.training.tensor_collator import array_of_numbers, pad, rows_of_numbers
 
 
 class LanguageModelingDataCollator:
@@ -256,6 +256,8 @@ class LanguageModelingDataCollator:
 
     def _column(self, name: str, values: list[Any], *, fill: int, are_tokens: bool) -> Any:
         what = f"column {name!r}"
+        if {*map(type, values)} == {int, float}:  # else the first row's type decides
+            return torch.from_numpy(array_of_numbers(values, what))
         if not all(map(is_sequence, values)):
             return collate_values(values, what)
         if not are_tokens:
