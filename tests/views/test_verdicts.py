@@ -283,6 +283,33 @@ def test_hugging_face_data_is_evaluated_again_with_another_transform_or_file(tmp
         kept(load_from_disk(str(tmp_path / "data")))
 
 
+@pytest.mark.imports_much
+def test_images_that_hugging_face_data_names_by_path_are_looked_at_again(tmp_path):
+    from datasets import Dataset, Image, load_from_disk
+    from PIL import Image as images
+
+    def opened():
+        paths = [str(tmp_path / name) for name in ("a.png", "b.png")]
+        return Dataset.from_dict({"image": paths}).cast_column("image", Image())
+
+    def wide(data, **options):
+        return len(where(data, is_wide, "wide", num_workers=0, **options))
+
+    images.new("L", (8, 1)).save(tmp_path / "a.png")
+    images.new("L", (8, 1)).save(tmp_path / "b.png")
+    assert wide(opened()) == 2
+    images.new("L", (2, 1)).save(tmp_path / "b.png")
+    assert wide(opened()) == 1
+    with pytest.raises(OptionError, match="nothing surely tells this data"):
+        wide(opened(), folder=tmp_path / "kept")
+    opened().save_to_disk(str(tmp_path / "whole"))  # with the images
+    assert wide(load_from_disk(str(tmp_path / "whole")), folder=tmp_path / "kept") == 1
+
+
+def is_wide(row):
+    return row["image"].size[0] > 4
+
+
 def test_code_that_may_change_unseen_is_evaluated_each_time_unless_it_has_a_version(tmp_path):
     @functools.lru_cache
     def low(number):

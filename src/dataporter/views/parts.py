@@ -101,9 +101,24 @@ def joined_evidence(datasets: Sequence[Any], name: str) -> Evidence | None:
 
 
 def _of_hugging_face(data: Any) -> Evidence | None:
+    if _has_files_elsewhere(data):
+        return None
     try:
         files = [Path(each["filename"]).stat() for each in data.cache_files]
     except OSError:
         return None
     sizes = [(each.st_size, each.st_mtime_ns) for each in files]
     return Evidence(f"{declared_fingerprint(data)} {sizes}", (type(data), data.format))
+
+
+def _has_files_elsewhere(data: Any) -> bool:
+    """Return True if columns hold paths of images or sounds, which are read with each sample."""
+    for name, feature in data.features.items():
+        kinds = str(feature)
+        if not any(kind in kinds for kind in ("Image(", "Audio(", "Video(", "Pdf(", "Nifti(")):
+            continue
+        column = data.data.column(name)
+        names = [field.name for field in column.type] if hasattr(column.type, "fields") else []
+        if "bytes" not in names or any(chunk.field("bytes").null_count for chunk in column.chunks):
+            return True
+    return False
