@@ -286,7 +286,7 @@ def test_hugging_face_data_is_evaluated_again_with_another_transform_or_file(tmp
 @pytest.mark.imports_much
 def test_images_that_hugging_face_data_names_by_path_are_looked_at_again(tmp_path):
     from datasets import Dataset, Image, load_from_disk
-    from PIL import Image as images
+    from PIL import Image as Picture
 
     def opened():
         paths = [str(tmp_path / name) for name in ("a.png", "b.png")]
@@ -295,10 +295,10 @@ def test_images_that_hugging_face_data_names_by_path_are_looked_at_again(tmp_pat
     def wide(data, **options):
         return len(where(data, is_wide, "wide", num_workers=0, **options))
 
-    images.new("L", (8, 1)).save(tmp_path / "a.png")
-    images.new("L", (8, 1)).save(tmp_path / "b.png")
+    Picture.new("L", (8, 1)).save(tmp_path / "a.png")
+    Picture.new("L", (8, 1)).save(tmp_path / "b.png")
     assert wide(opened()) == 2
-    images.new("L", (2, 1)).save(tmp_path / "b.png")
+    Picture.new("L", (2, 1)).save(tmp_path / "b.png")
     assert wide(opened()) == 1
     with pytest.raises(OptionError, match="nothing surely tells this data"):
         wide(opened(), folder=tmp_path / "kept")

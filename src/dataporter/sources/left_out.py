@@ -124,6 +124,12 @@ class Without:
         return replace(whole, positions=rest.positions, indices=rest.indices, padding=padding)
 
 
+def left_out_of(contents: Contents) -> int:
+    """Count the samples that are missing in a batch."""
+    said_by = None if contents is None else contents[0]
+    return said_by.left_out if type(said_by) is Without else 0
+
+
 def _as_padding(contents: Callable[[Task], Delivered], samples: Samples, task: Task) -> Delivered:
     """Say what a rank has delivered in place of a task of its own."""
     return replace(

@@ -21,7 +21,7 @@ from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.law.epochs import Cursor
 from dataporter.law.explanation import counted
 from dataporter.law.state import Progress
-from dataporter.sources.left_out import Without
+from dataporter.sources.left_out import left_out_of
 from dataporter.sources.source import Result, Source
 from dataporter.sources.tally import Tallies, size_of
 
@@ -127,8 +127,7 @@ class Pass(Iterator[Any]):
                 progress, contents = leads_to
                 if batch is EMPTY:  # every sample of it was left out
                     self._note_undelivered(progress)
-                if contents is not None and type(contents[0]) is Without:
-                    self._tally.left_out += contents[0].left_out
+                self._tally.left_out += left_out_of(contents)
                 self._cursor.deliver(progress, contents, by=self._number)
                 self._tally.last, self._coming, self._broken = leads_to, self._coming[1:], False
                 if batch is not EMPTY:
