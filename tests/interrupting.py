@@ -5,6 +5,7 @@ import itertools
 import signal
 import sys
 from collections.abc import Callable
+from dis import opname
 from types import FrameType
 from typing import Any
 
@@ -18,24 +19,30 @@ def raise_tick(_signal: int, _frame: FrameType | None) -> None:
     raise Tick
 
 
-def interrupted(call: Callable[[], object], at: int, *, lines_of: str = "") -> bool:
+def interrupted(call: Callable[[], object], at: int, *, after_calls_in: str = "") -> bool:
     """Call something, with SIGALRM as it enters dataporter's function number `at`.
 
-    With `lines_of`, the end of a path, it comes before line number `at` that is run of that file:
-    name one in which each line calls something, since Python runs no handler between assignments.
-    Return whether it was interrupted. It is a real signal, since some functions delay those.
+    With `after_calls_in`, the end of a path, it comes when call number `at` that this file makes
+    has returned: that is the other moment at which Python runs handlers. It is a little late for a
+    call whose result is returned at once. Return whether it was interrupted. It is a real signal,
+    since some functions delay those.
     """
     entered, before = itertools.count(), sys.gettrace()
+    calls: dict[FrameType, bool] = {}  # True if a call was what a frame did last
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        path = frame.f_code.co_filename
-        is_meant = path.endswith(lines_of) if lines_of else "dataporter" in path
-        if not is_meant:
-            return None
-        if event == ("line" if lines_of else "call") and next(entered) == at:
+        if after_calls_in and frame.f_code.co_filename.endswith(after_calls_in):
+            frame.f_trace_opcodes = True
+            is_moment = event == "opcode" and calls.get(frame, False)
+            if event == "opcode":
+                calls[frame] = opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
+        else:
+            is_moment = event == "call" and not after_calls_in
+            is_moment = is_moment and "dataporter" in frame.f_code.co_filename
+        if is_moment and next(entered) == at:
             sys.settrace(None)
             signal.raise_signal(signal.SIGALRM)
-        return trace if lines_of else None
+        return trace if after_calls_in else None
 
     collects = gc.isenabled()
     gc.disable()  # it may call functions of dataporter, and what those raise is lost

@@ -256,6 +256,20 @@ def test_an_iter_that_is_interrupted_and_tried_again_equals_one_that_is_not(
     assert next(times) > 20
 
 
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize("file", ["passes.py", "epochs.py"])
+@pytest.mark.parametrize("source", [*SOURCES, "a dataset with a state"])
+def test_an_iter_is_undone_that_is_interrupted_between_its_beginning_and_its_return(source, file):
+    def make() -> ResumableDataLoader:
+        dataset, more = {**SOURCES, "a dataset with a state": lambda: (Counting(60), {})}[source]()
+        return ResumableDataLoader(dataset, 4, seed=3, **more)
+
+    loader, other, times = make(), make(), itertools.count()
+    while interrupted(loader.__iter__, next(times), after_calls_in=file):
+        assert one_pass(loader) == one_pass(other), times
+    assert next(times) > 3
+
+
 class Drawer(Ids):
     def __getitem__(self, index: int) -> float:
         return index + random.random()

@@ -251,7 +251,7 @@ def test_a_group_is_followed_by_one_of_another_size():
     assert sorted(both) == EVERYTHING
 
 
-def interrupted_on_one_rank(rank: int, moments: int, lines_of: str) -> tuple[list[list[Any]], int]:
+def interrupted_on_one_rank(rank: int, moments: int, calls_in: str) -> tuple[list[list[Any]], int]:
     """Read epochs; in each one, rank 0 is interrupted in its second step, later and later."""
     signal.signal(signal.SIGALRM, raise_tick)
     options = {"lanes": 4, "tail": "drop", "seed": 3}
@@ -261,21 +261,21 @@ def interrupted_on_one_rank(rank: int, moments: int, lines_of: str) -> tuple[lis
         batches = iter(loader)
         got = [plain(next(batches))]
         if rank == 0:
-            ask = partial(interrupted, lines_of=lines_of)
+            ask = partial(interrupted, after_calls_in=calls_in)
             times += ask(lambda: got.append(plain(next(batches))), moment)
         epochs.append(got + [plain(batch) for batch in batches])
     return epochs, times
 
 
 @pytest.mark.parametrize(
-    ("moments", "lines_of", "least"),
+    ("moments", "calls_in", "least"),
     [(60, "", 20), (12, "sharing.py", 4)],
     ids=["everywhere", "while ranks are asked"],
 )
 def test_a_rank_that_is_interrupted_in_a_step_makes_the_steps_that_the_others_make(
-    moments, lines_of, least
+    moments, calls_in, least
 ):
-    (first, times), (second, _) = on_ranks(2, interrupted_on_one_rank, moments, lines_of)
+    (first, times), (second, _) = on_ranks(2, interrupted_on_one_rank, moments, calls_in)
     (first_whole, _), (second_whole, _) = on_ranks(2, interrupted_on_one_rank, 1, "")
     assert times > least
     assert {len(epoch) for epoch in first + second} == {len(first_whole[0])}
