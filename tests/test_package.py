@@ -139,6 +139,24 @@ print(" ".join(sorted(m.split(".")[0] for m in set(sys.modules) - modules)))
 """
 
 
+def torchs_private_imports(source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return [name for name in found if name.startswith("torch.") and "._" in name]
+
+
+def test_one_file_imports_a_private_module_of_torchs():
+    imports = {
+        path.relative_to(SOURCE).as_posix(): torchs_private_imports(path.read_text())
+        for path in SOURCE.rglob("*.py")
+    }
+    assert {path for path, found in imports.items() if found} == {"fetch/worker_info.py"}
+
+
 def test_importing_the_package_changes_nothing_in_torch_and_brings_no_framework():
     answer = subprocess.run(
         [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=False
