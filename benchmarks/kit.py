@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import interleaved, table
+from measure import Quartiles, interleaved, table
 from torch.utils.data import DataLoader, TensorDataset
 
 from dataporter.converters import KeyBasedDtypeConverter
@@ -30,7 +31,7 @@ ROUNDS = 9
 BATCHES = 40  # collated in a round
 VOCABULARY = 30_000
 STEP_SECONDS = 0.01
-STEPS = 100
+STEPS = 200
 SAMPLES, WIDTH = 64, 32 * 1024  # of the table of savings: large enough that pages do not count
 
 
@@ -172,45 +173,61 @@ def _bare_casts(batch: dict[str, torch.Tensor], dtypes: dict[str, torch.dtype]) 
 
 
 def overhead() -> str:
-    """Time that a loop with steps of 10 ms spends in next(), beyond that of a list of batches.
+    """Time that loaders add to the same batches made by hand, in steps of 10 ms.
 
-    Steps sleep, as a process does while its device computes. Beside it stands what batches
-    cost that are made by hand after such a pause, with cold caches: without workers, no
-    loader can do with less, and the rest is what the loader adds.
+    Steps sleep, as a process does while its device computes; so caches are cold, as in training.
+    All take turns batch by batch, in random order. Times are CPU time of the thread that asks for
+    a batch, which other processes change little. With workers, a batch by hand is one that is
+    ready.
     """
     rows = []
     for name, dataset, by_hand, collate in _workloads():
-        waits: dict[str, list[float]] = {}
-        for _ in range(2):
-            for who, batches in _contenders(dataset, by_hand, collate).items():
-                waits.setdefault(who, []).extend(_times_in_next(batches))
         for num_workers in (0, 2):
-            ours, torchs = waits[f"dataporter {num_workers}"], waits[f"torch {num_workers}"]
-            rows.append(
-                (
-                    name,
-                    str(num_workers),
-                    _share(ours, waits["ready"], statistics.median),
-                    _share(ours, waits["ready"], statistics.mean),
-                    "< 2 %" if num_workers else "< 1 %",
-                    _share(torchs, waits["ready"], statistics.median),
-                    "-" if num_workers else _share(waits["by hand"], waits["ready"]),
-                    "-" if num_workers else _share(ours, waits["by hand"]),
-                )
+            config = DataLoaderConfig(
+                shuffle=True, num_workers=num_workers, seed=1, collate_fn=collate
             )
+            ours = DataLoaderFactory().create_dataloader(dataset, config)
+            torchs = DataLoader(
+                dataset, 32, shuffle=True, num_workers=num_workers, collate_fn=collate
+            )
+            spent = _cpu_times(_by_hand(dataset, by_hand, is_ready=num_workers > 0), ours, torchs)
+            hand, *others = (spent[who] for who in ("by hand", "dataporter", "torch"))
+            added = [[a - b for a, b in zip(each, hand, strict=True)] for each in others]
+            texts = [Quartiles.of([1e6 * each for each in a]).text("{:.0f} µs") for a in added]
+            share = statistics.median(added[0]) / STEP_SECONDS
+            made = f"{statistics.median(hand) * 1e6:.0f} µs" if num_workers == 0 else "-"
+            rows.append((name, str(num_workers), made, texts[0], f"{share:.2%}", texts[1]))
     header = (
-        *("batches of 32", "workers", "dataporter", "mean", "target", "torch", "by hand"),
-        "added by the loader",
+        *("batches of 32", "workers", "by hand", "dataporter adds", "of a 10 ms step"),
+        "torch adds",
     )
-    return table("Share of a 10 ms step spent in next(), median", header, rows)
+    return table("CPU time in next(), a batch: medians and quartiles", header, rows)
 
 
-def _share(
-    waits: list[float],
-    ready: list[float],
-    average: Callable[[list[float]], float] = statistics.median,
-) -> str:
-    return f"{(average(waits) - average(ready)) / STEP_SECONDS:.2%}"
+def _by_hand(
+    dataset: Any, by_hand: Callable[[torch.Tensor], Any], *, is_ready: bool
+) -> Iterable[Any]:
+    order = torch.split(torch.randperm(len(dataset)), 32)
+    return [by_hand(indices) for indices in order] if is_ready else map(by_hand, order)
+
+
+def _cpu_times(
+    by_hand: Iterable[Any], ours: Iterable[Any], torchs: Iterable[Any]
+) -> dict[str, list[float]]:
+    """CPU seconds for every batch after the first, in which workers start."""
+    contenders = {"by hand": iter(by_hand), "dataporter": iter(ours), "torch": iter(torchs)}
+    for each in contenders.values():
+        next(each)
+    spent: dict[str, list[float]] = {who: [] for who in contenders}
+    turns = random.Random(0)
+    for _ in range(STEPS - 1):
+        for who in turns.sample([*contenders], len(contenders)):
+            time.sleep(STEP_SECONDS)
+            start = time.thread_time()
+            batch = next(contenders[who])
+            spent[who].append(time.thread_time() - start)
+            del batch
+    return spent
 
 
 def _workloads() -> Iterable[tuple[str, Any, Callable[[torch.Tensor], Any], Any]]:
@@ -227,38 +244,6 @@ def _workloads() -> Iterable[tuple[str, Any, Callable[[torch.Tensor], Any], Any]
     stack = VisionDataCollator()
     rows = [{"img": image, "label": n % 10} for n, image in enumerate(images)]
     yield "images of 32x32", rows, lambda at: stack([rows[n] for n in at.tolist()]), stack
-
-
-def _contenders(
-    dataset: Any, by_hand: Callable[[torch.Tensor], Any], collate: Any
-) -> dict[str, Iterable[Any]]:
-    order = torch.split(torch.randperm(len(dataset)), 32)
-    contenders: dict[str, Iterable[Any]] = {
-        "ready": [by_hand(indices) for indices in order],
-        "by hand": map(by_hand, order),
-    }
-    for num_workers in (0, 2):
-        config = DataLoaderConfig(shuffle=True, num_workers=num_workers, seed=1, collate_fn=collate)
-        contenders[f"torch {num_workers}"] = DataLoader(
-            dataset, 32, shuffle=True, num_workers=num_workers, collate_fn=collate
-        )
-        loader = DataLoaderFactory().create_dataloader(dataset, config)
-        contenders[f"dataporter {num_workers}"] = loader
-    return contenders
-
-
-def _times_in_next(batches: Iterable[Any]) -> list[float]:
-    """Seconds in next(), for every batch of a pass after its first, in which workers start."""
-    iterator = iter(batches)
-    next(iterator)
-    waits = []
-    time.sleep(STEP_SECONDS)
-    start = time.perf_counter()
-    for _ in iterator:
-        waits.append(time.perf_counter() - start)
-        time.sleep(STEP_SECONDS)
-        start = time.perf_counter()
-    return waits
 
 
 # Savings

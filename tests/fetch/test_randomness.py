@@ -2,6 +2,7 @@
 
 import ctypes
 import random
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,15 +11,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import Augmented, Ids, one_pass, passes, plain
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
 from dataporter.engine.local import attempted
-from dataporter.fetch import generator_memory, randomness
+from dataporter.fetch import draws_nothing, generator_memory, randomness
 from dataporter.fetch.generator_memory import find_memory
 from dataporter.fetch.generators import capture, seed_all
-from dataporter.fetch.randomness import EpochKeys, LazySeeding
+from dataporter.fetch.randomness import EpochKeys, LazySeeding, call_seeded
 from dataporter.fetch.tasks import Samples, Task
+from dataporter.training import DefaultCollator
 
 GENERATORS = ["python", "gauss", "numpy", "torch", "own", "python numpy torch own gauss"]
 
@@ -459,6 +461,52 @@ def test_a_collate_function_is_applied_to_its_samples_once_also_if_it_first_draw
     dataset = [torch.tensor(float(index)) for index in range(8)]
     batches = one_pass(ResumableDataLoader(dataset, 2, seed=1, collate_fn=doubling))
     assert batches == [[0, 2], [4, 6], [8, 10], [12, 14]]
+
+
+class Numbers(IterableDataset):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(12))
+
+
+@given(
+    st.dictionaries(st.integers(0, 11), st.sampled_from(GENERATORS)),
+    st.integers(1, 6),
+    st.sampled_from(["lists", "own rows", "stream"]),
+    st.booleans(),
+)
+def test_what_is_called_seeded_has_the_numbers_of_a_function_that_is_seeded_as_a_whole(
+    drawing, batch_size, kind, randomness
+):
+    def drawn(samples: list[int]) -> list[Any]:
+        return [Augmented(12, drawing.get(index, ""))[index] for index in samples]
+
+    def batches(collate_fn: Callable[..., Any]) -> list[Any]:
+        dataset: Any = {"lists": [*range(12)], "own rows": Ids(12), "stream": Numbers()}[kind]
+        loader = ResumableDataLoader(
+            dataset, batch_size, seed=1, collate_fn=collate_fn, randomness=randomness
+        )
+        seed_all(7)
+        seen = []
+        for batch in loader:
+            seen.append(batch)
+            if randomness:
+                disturb()
+        return [*seen, random.random(), np.random.random(), torch.rand(()).item()]
+
+    marked = draws_nothing(lambda samples: call_seeded(drawn, samples))
+    assert batches(marked) == batches(drawn)
+
+
+def test_a_method_that_overrides_one_that_draws_nothing_is_seeded():
+    class Noisy(DefaultCollator):
+        def __call__(self, rows: Any) -> Any:
+            return super().__call__(rows) + torch.rand(())
+
+    def batches() -> list[Any]:
+        disturb()
+        return one_pass(ResumableDataLoader(range(8), 2, seed=1, collate_fn=Noisy()))
+
+    assert batches() == batches()
 
 
 class Nested(Ids):

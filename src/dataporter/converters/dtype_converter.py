@@ -21,6 +21,7 @@ from dataporter.converters.numbers import KINDS, as_array
 from dataporter.converters.report import ConversionReport, ReportRow
 from dataporter.converters.rules import Rules, as_rules, take_step
 from dataporter.errors import ConversionError, OptionError, UnmatchedKeyWarning
+from dataporter.fetch import draws_nothing
 from dataporter.fetch.containers import joined, parts_of, with_parts
 
 _NUMBERS = (bool, int, float, complex)
@@ -55,6 +56,7 @@ class DtypeConverter:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dtype_name(self.dtype)!r})"
 
+    @draws_nothing
     def convert_batch(self, batch: Any) -> Any:
         """Return the sample or batch with its tensors and arrays converted."""
         return self._conversion().part(batch, "", (), self.dtype)
@@ -114,6 +116,7 @@ class KeyBasedDtypeConverter:
         named = {rule.key: dtype_name(rule.dtype) for rule in self._rules}
         return f"{type(self).__name__}({named})"
 
+    @draws_nothing
     def convert_batch(self, batch: Any) -> Any:
         """Return the sample or batch with its named parts converted."""
         return self._converted(batch, self._conversion())

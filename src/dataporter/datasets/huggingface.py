@@ -32,6 +32,8 @@ from dataporter.datasets.columns import (
     tokens_of,
 )
 from dataporter.errors import CollationError, OptionError, OptionTypeError
+from dataporter.fetch import draws_nothing
+from dataporter.fetch.randomness import call_seeded
 from dataporter.fetch.rows import check_rows, columns_of
 from dataporter.sources.fingerprint import dataset_fingerprint
 
@@ -145,6 +147,7 @@ class HFDatasetWrapper(Dataset[Any]):
         whole = {name: columns[name] for name in columns if not _has_gaps(columns[name])}
         return _Rows(table, columns | self._converted(whole), self.converter)
 
+    @draws_nothing
     def collate_fn(self, rows: Sequence[Any]) -> dict[str, Any]:
         """Make a batch of rows: numbers stacked, tokens padded, texts tokenised.
 
@@ -205,7 +208,8 @@ class HFDatasetWrapper(Dataset[Any]):
                 )
                 raise CollationError(msg)
         tokenizer: Any = self._tokenizer
-        encoded = tokenizer(
+        encoded = call_seeded(
+            tokenizer,
             texts,
             padding=self._pad_token_id is None,  # otherwise `collate_fn` pads
             truncation=self._max_length is not None,

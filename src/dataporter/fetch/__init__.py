@@ -10,6 +10,7 @@ from dataporter.fetch.fetcher import (
     Partial,
     Skipped,
     conversion_of,
+    draws_nothing,
     getitems_of,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "Skipped",
     "collate",
     "conversion_of",
+    "draws_nothing",
     "getitems_of",
 ]

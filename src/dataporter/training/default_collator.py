@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dataporter.fetch import draws_nothing
 from dataporter.fetch.rows import check_rows, collate_columns, collate_values, columns_of
 
 
@@ -15,6 +16,7 @@ class DefaultCollator:
     {'x': tensor([1, 2]), 'name': ['a', 'b']}
     """
 
+    @draws_nothing
     def __call__(self, rows: Sequence[Any]) -> Any:
         check_rows(rows)
         # Subclasses of dict keep their type: default collation takes care of that.

@@ -16,6 +16,7 @@ from dataporter.converters.dtypes import dtype_name
 from dataporter.converters.narrowing import cast
 from dataporter.converters.numbers import KINDS, as_array
 from dataporter.errors import CollationError, ConversionError
+from dataporter.fetch import draws_nothing
 from dataporter.fetch.ragged import Side
 from dataporter.fetch.rows import check_rows, collate_values
 
@@ -34,6 +35,7 @@ class TensorCollator:
     def __init__(self, fill: int = 0) -> None:
         self.fill = fill
 
+    @draws_nothing
     def __call__(self, rows: Sequence[Any]) -> Any:
         check_rows(rows)
         if all(map(is_list_of_numbers, rows)):

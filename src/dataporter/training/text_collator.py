@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from dataporter.arguments import check_int
 from dataporter.errors import CollationError, OptionError, OptionTypeError
+from dataporter.fetch import draws_nothing
 from dataporter.fetch.ragged import IGNORED, Ragged, Side, flatten, is_sequence, padded
+from dataporter.fetch.randomness import call_seeded
 from dataporter.fetch.rows import check_rows, collate_values, columns_of, take_column
 from dataporter.training.masking import mask_tokens, row_keys
 from dataporter.training.tensor_collator import array_of_numbers, pad, rows_of_numbers
@@ -117,6 +119,7 @@ class LanguageModelingDataCollator:
             self._mask_token_id()
             self._vocab_size()
 
+    @draws_nothing
     def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
         check_rows(rows)
         columns, tokenised = self._columns(rows)
@@ -191,7 +194,7 @@ class LanguageModelingDataCollator:
                 )
                 raise CollationError(msg)
         limits = {} if self.max_length is None else _truncation(self.max_length)
-        encoded = self.tokenizer(texts, **limits)
+        encoded = call_seeded(self.tokenizer, texts, **limits)
         if "input_ids" not in encoded or len(encoded["input_ids"]) != len(texts):
             msg = (
                 f"the tokenizer must return {len(texts)} 'input_ids', one for each text, found "

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from dataporter.errors import CollationError, OptionError, OptionTypeError
+from dataporter.fetch import draws_nothing
 from dataporter.fetch.rows import check_rows, collate_columns, columns_of, take_column
 
 
@@ -103,6 +104,7 @@ class VisionDataCollator:
             )
             raise OptionError(msg)
 
+    @draws_nothing
     def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
         check_rows(rows)
         columns = _columns(rows)
