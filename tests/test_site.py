@@ -1,7 +1,10 @@
 """The site is built strictly, needs no network, and is whole on narrow and wide screens."""
 
+import ast
 import importlib
+import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -62,6 +65,36 @@ def test_the_site_has_every_public_name_and_needs_no_network(site):
     assert "<blockquote>" not in reference  # examples are code, not quotations
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
+
+
+def arguments_shown(page: str, made: str) -> dict[str, str]:
+    """The arguments that the reference shows, and their defaults."""
+    heading = page.index(f'<h2 id="dataporter.{made}" class="doc doc-heading">')
+    signature = re.search(r"<pre>(.*?)</pre>", page[heading:], re.DOTALL)
+    text = unescape(re.sub(r"<[^>]*>", "", signature[1])).strip()
+    (function,) = ast.parse(f"def {text}: ...").body
+    shown = function.args
+    defaults = [*shown.defaults, *shown.kw_defaults]
+    names = [each.arg for each in (*shown.posonlyargs, *shown.args, *shown.kwonlyargs)]
+    required = [""] * (len(names) - len(defaults))
+    return dict(zip(names, [*required, *map(ast.unparse, defaults)], strict=True))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "resumable_dataloader.ResumableDataLoader",
+        "resumable_dataloader.create_resumable_dataloader",
+        "stateful_dataloader.StatefulDataLoader",
+        "patched_dataloader.PatchedDataLoader",
+    ],
+)
+def test_the_reference_shows_the_arguments_that_a_loader_takes(site, made):
+    page = (site / "api" / "loaders.html").read_text()
+    taken = inspect.signature(pkgutil.resolve_name(f"dataporter.{made}")).parameters.values()
+    assert arguments_shown(page, made) == {
+        each.name: "" if each.default is each.empty else repr(each.default) for each in taken
+    }
 
 
 def test_the_guide_of_a_framework_shows_its_whole_script(site):

@@ -41,7 +41,7 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
     `seed` decides it. With `shard_samplers`, a `sampler` or `batch_sampler` is shared among
     the ranks of a process group that is up when the loader is built (or those that `rank` and
     `world_size` tell of), unless it is one of those that do so themselves.
-    `options` are the other arguments of `ResumableDataLoader`.
+    The other arguments are those of `ResumableDataLoader`.
 
     >>> loader = PatchedDataLoader(list(range(15)), batch_size=5, shuffle=True)
     >>> for step, batch in enumerate(loader):

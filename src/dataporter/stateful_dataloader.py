@@ -72,8 +72,7 @@ class StatefulOptions(LoaderOptions[Sample_co]):
 class StatefulDataLoader(ResumableDataLoader[Sample_co]):
     """`ResumableDataLoader` with the signature and defaults of torchdata's StatefulDataLoader.
 
-    `options` are the keyword arguments of `ResumableDataLoader`. With
-    `snapshot_every_n_steps=None` no states are taken: a resume reads again from the start.
+    With `snapshot_every_n_steps=None` no states are taken: a resume reads again from the start.
 
     >>> loader = StatefulDataLoader(range(6), batch_size=2)
     >>> batches = iter(loader)
