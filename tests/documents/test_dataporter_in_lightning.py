@@ -1,5 +1,12 @@
 """DataPorter's own document, "Integration with training frameworks": its snippets in Lightning."""
 
+import signal
+import sys
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 import torch
 from support import flat
@@ -126,15 +133,77 @@ def test_pytorch_lightning_at_the_last_batch_of_an_epoch(tmp_path, hook, restore
         assert rest == whole[10:]
 
 
-def test_integration_with_lightning_reflow():
-    callbacks = pytest.importorskip("lightning_reflow.callbacks")
+class ReflowsPauseCallback(pl.Callback):
+    """What LightningReflow's `PauseCallback` does in Lightning, where it is not installed.
 
-    # DataPorter works seamlessly with LightningReflow's pause/resume
-    trainer = pl.Trainer(
-        callbacks=[callbacks.PauseCallback(checkpoint_dir="checkpoints", enable_pause=True)]
-    )
+    A key schedules the pause. After the next validation it saves a checkpoint and stops training.
+    """
 
-    # Your dataloader state is automatically preserved
-    dataloader = create_resumable_dataloader(POINTS, batch_size=32, shuffle=True)
-    assert trainer is not None
-    assert len(dataloader) == 10
+    def __init__(self, checkpoint_dir="pause_checkpoints", enable_pause=True):
+        self.checkpoint_dir = Path(checkpoint_dir)
+        self.enable_pause = enable_pause
+        self.is_scheduled = False
+
+    def on_validation_end(self, trainer, *_):
+        if self.enable_pause and self.is_scheduled:
+            trainer.save_checkpoint(self.checkpoint_dir / "pause.ckpt")
+            trainer.should_stop = True
+
+
+class Pauses(pl.Callback):
+    """Pauses after a step: by the key of LightningReflow's callback, or the signal of ours."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            if isinstance(trainer.callbacks[0], ReflowsPauseCallback):
+                trainer.callbacks[0].is_scheduled = True
+            else:
+                signal.raise_signal(signal.SIGTERM)
+
+
+class Validated(Regression):
+    def val_dataloader(self):
+        return DataLoader(POINTS[:4])
+
+    def validation_step(self, batch):
+        pass
+
+
+@pytest.mark.parametrize("pauses", ["lightning_reflow.callbacks", "dataporter.trainers.lightning"])
+@pytest.mark.parametrize("step", [4, 5, 10, 14])  # validated after 5, 10 and 15, of 10 an epoch
+@pytest.mark.parametrize("seed", [None, 3])
+def test_integration_with_lightning_reflow(tmp_path, monkeypatch, pauses, step, seed):
+    """The snippet makes each step once, with LightningReflow's callback and with ours."""
+    reflow = ModuleType("lightning_reflow.callbacks")
+    reflow.PauseCallback = ReflowsPauseCallback
+    monkeypatch.setitem(sys.modules, reflow.__name__, reflow)
+    monkeypatch.chdir(tmp_path)
+    PauseCallback = import_module(pauses).PauseCallback  # noqa: N806  as the snippet imports it
+
+    def fit(*more, ckpt_path=None):
+        # DataPorter works seamlessly with LightningReflow's pause/resume
+        trainer = trainer_in(
+            tmp_path,
+            max_epochs=2,
+            val_check_interval=5,
+            callbacks=[PauseCallback(checkpoint_dir="checkpoints", enable_pause=True), *more],
+        )
+
+        # Your dataloader state is automatically preserved
+        dataloader = create_resumable_dataloader(POINTS, batch_size=32, shuffle=True, seed=seed)
+        module = Validated()
+        with suppress(SystemExit):  # how our callback ends the process
+            trainer.fit(module, dataloader, ckpt_path=ckpt_path)
+        return module.seen
+
+    first = fit(Pauses(step))
+    rest = fit(ckpt_path=tmp_path / "checkpoints" / "pause.ckpt")
+    assert step <= len(first) < 20
+    assert len(first + rest) == 20
+    for epoch in (first + rest)[:10], (first + rest)[10:]:
+        assert sorted(flat(epoch)) == list(range(320))
+    if seed is not None:
+        assert first + rest == fit()

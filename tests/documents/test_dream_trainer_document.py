@@ -317,11 +317,13 @@ def test_prefetching():
 
 
 @LOADERS
-def test_avoid_bottlenecks(loader_class):
+def test_avoid_bottlenecks(loader_class, capsys):
     dataloader = loader_class(Ids(64), batch_size=8)
     profile = profile_dataloader(dataloader, num_batches=100)
     assert profile.batches == 8  # those that were there, not those that were asked for
     assert profile.batches_per_second > 0
+    print(profile)  # noqa: T201  the document prints; ours returns what is to be printed
+    assert capsys.readouterr().out.startswith(f"Average batch time: {profile.mean:.6f}s\n")
     assert profile_dataloader(dataloader, num_batches=5).batches == 5
 
 
