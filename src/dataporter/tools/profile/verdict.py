@@ -24,6 +24,7 @@ _MOST_WAITING = 32  # workers to advise at most, if they wait rather than comput
 _CHEAP_SAMPLE = 1e-4  # seconds; of less, the overhead of the call is a good part
 _LARGE_PART = 0.3  # of the time for a batch, which is worth changing
 _LARGE_BATCH = 2**16  # bytes; of fewer, the transport costs next to nothing
+_WIDE = ("float64", "int64", "float32")  # dtypes that narrower ones may replace
 _MANY_SAMPLES = 10_000  # for an example, if a dataset has no length
 
 
@@ -229,20 +230,15 @@ def _about_batches(subject: Subject, figures: Figures) -> Iterator[Advice]:
     take = figures.take.mean if figures.take else 0.0
     transport = shares.get("write", 0) + shares.get("pin", 0)
     is_felt = transport > _LARGE_PART or take > KEEPS_UP * max(figures.step, making)
-    if is_felt and figures.bytes_per_batch >= _LARGE_BATCH:
-        yield _narrower(figures, transport, take)
-
-
-def _narrower(figures: Figures, transport: float, take: float) -> Advice:
-    wide = [name for name in ("float64", "int64", "float32") if name in figures.bytes_by_dtype]
-    of = ""
-    if wide:
-        of = f", {percent(figures.bytes_by_dtype[wide[0]])} of it {wide[0]}"
-    return Advice(
-        change="smaller dtypes: converter=..., one of dataporter.converters",
-        why=f"transport takes {percent(transport)} of a worker's time and {duration(take)} of the "
-        f"consumer's; a batch has {size(figures.bytes_per_batch)}{of}.",
-    )
+    wide = {name: figures.bytes_by_dtype.get(name, 0.0) for name in _WIDE}
+    if is_felt and figures.bytes_per_batch >= _LARGE_BATCH and sum(wide.values()) > _LARGE_PART:
+        most = max(wide, key=wide.__getitem__)
+        yield Advice(
+            change="smaller dtypes: converter=..., one of dataporter.converters",
+            why=f"transport takes {percent(transport)} of a worker's time and {duration(take)} of "
+            f"the consumer's; a batch has {size(figures.bytes_per_batch)}, {percent(wide[most])} "
+            f"of it {most}.",
+        )
 
 
 def _about_passes(subject: Subject, figures: Figures) -> Iterator[Advice]:
