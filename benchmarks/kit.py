@@ -31,7 +31,7 @@ ROUNDS = 9
 BATCHES = 40  # collated in a round
 VOCABULARY = 30_000
 STEP_SECONDS = 0.01
-STEPS = 200
+STEPS = 400
 SAMPLES, WIDTH = 64, 32 * 1024  # of the table of savings: large enough that pages do not count
 
 
@@ -222,7 +222,7 @@ def _cpu_times(
     turns = random.Random(0)
     for _ in range(STEPS - 1):
         for who in turns.sample([*contenders], len(contenders)):
-            time.sleep(STEP_SECONDS)
+            time.sleep(STEP_SECONDS / len(contenders))  # a step lies between two turns of each
             start = time.thread_time()
             batch = next(contenders[who])
             spent[who].append(time.thread_time() - start)
