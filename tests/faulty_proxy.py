@@ -30,7 +30,7 @@ class Fault:
     `name` is one of: "status" (an answer without the server), "reset", "stall" (no answer),
     "stall in body", "cut" (half of the body, then the end), "flip" (one bit of the body),
     "slow" (the body in ten pieces, with a pause after each), "hold" (no answer before the fault is
-    removed from the proxy's), "whole" (the server gets no Range),
+    removed from the proxy's) and "hold, then reset", "whole" (the server gets no Range),
     "header" (the server's answer with `headers`; those that are empty are left out).
     """
 
@@ -120,6 +120,10 @@ class FaultyProxy:
         self.times.clear()
         self.latency = self.most = 0
 
+    def release(self) -> None:
+        """Hold no request any more."""
+        self.faults[:] = [fault for fault in self.faults if not fault.name.startswith("hold")]
+
     def go_away(self) -> None:
         """Refuse connections, and reset those that are open, until `come_back`."""
         self._do(self._stop())
@@ -173,14 +177,14 @@ class FaultyProxy:
     async def _answer(self, request, reader, writer, server_reader, server_writer) -> None:
         fault = next((each for each in self.faults if each.befalls(request, self._chance)), None)
         name = fault.name if fault else ""
-        if name == "reset":
+        while name.startswith("hold") and fault in self.faults:  # noqa: ASYNC110  a thread removes it
+            await asyncio.sleep(0.001)
+        if name.endswith("reset"):
             _reset(writer)
             raise ConnectionResetError
         if name == "stall":
             await reader.read()  # until the client gives up
             raise ConnectionResetError
-        while name == "hold" and fault in self.faults:  # noqa: ASYNC110  a thread removes it
-            await asyncio.sleep(0.001)
         if name == "status":
             lines = {"Content-Length": str(len(fault.body)), **fault.headers}
             head = f"HTTP/1.1 {fault.status}\r\n".encode() + _written(lines)

@@ -79,6 +79,9 @@ class ProxyProcess:
     def heal(self) -> None:
         self._served.call("heal", {})
 
+    def release(self) -> None:
+        self._served.call("release", {})
+
     def go_away(self) -> None:
         self._served.call("go_away", {})
 

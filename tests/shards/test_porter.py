@@ -202,6 +202,22 @@ def test_a_block_that_a_storage_did_not_give_ahead_is_not_tried_for_as_long_agai
     porter.close()
 
 
+def test_a_block_that_is_asked_for_does_not_wait_for_those_that_are_brought_ahead(tmp_path, index):
+    order, plan = SideBySide(BLOCKS, 16, 1), Plan(length=len(index), batch_size=4)
+    first, second = (int(order.indices(0, np.array([at]))[0]) // 16 for at in (0, 16))
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    large = np.full(BLOCKS, 64 << 20)  # so large that one is brought ahead at a time
+    format_ = Numbers(log, gate=gate, passing=second)
+    porter = make(tmp_path, replace(index, decoded=large), format_, cache_bytes=1 << 40)
+    porter.announce(order, 0, 0, 32, plan)
+    until(lambda: log.exists() and first in decodings(tmp_path), seconds=60)
+    assert porter.map(second)[:] == expected(index, second)
+    gate.touch()
+    assert porter.map(first)[:] == expected(index, first)
+    assert decodings(tmp_path).count(second) == 1
+    porter.close()
+
+
 def test_a_source_that_was_changed_or_removed_is_an_error(tmp_path, index):
     porter = make(tmp_path, index)
     source = tmp_path / "source" / "data.numbers"

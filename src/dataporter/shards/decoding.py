@@ -35,12 +35,13 @@ from dataporter.shards.origin import LocalOrigin, Origin
 from dataporter.shards.reporting import Reporter
 from dataporter.shards.schedule import Lookahead, Need, Standing, bytes_ahead
 from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.storage.patience import Patience
 
 _log = logging.getLogger(__name__)
 
 _FIRST_LOAD = 32 << 20  # bytes of blocks that are brought ahead at a time, stored and decoded
 _MOST_LOAD = 256 << 20  # likewise, when some have come
-_REMEMBERED = 60.0  # seconds for which a block that failed is not tried again
+_REMEMBERED = 60.0  # seconds for which a block that failed is tried only once
 _COUNTERS = ("decoded", "bytes", "ahead", "hits", "waits", "waited_ms")
 _PATIENCE = 0.02  # seconds between two looks for room
 _NICE = 5  # of threads that work ahead
@@ -58,9 +59,11 @@ class _Job:
     """A block that is decoded, or is going to be."""
 
     block: int
+    patience: Patience
     need: Need | None = None  # the reason, if nobody has asked for it yet
     ahead: Lookahead | None = None
     waiting: list[_Waiting] = field(default_factory=list)
+    is_begun: bool = False  # else it waits until less is brought ahead at a time
 
 
 class Decoders:
@@ -94,7 +97,8 @@ class Decoders:
         self._announced = threading.Condition(mutex)
         self._jobs: dict[int, _Job] = {}  # by block
         self._requests: deque[_Job] = deque()
-        self._failures: dict[int, tuple[float, bytes]] = {}  # times and errors of blocks
+        self._failures: dict[int, float] = {}  # when a storage did not give blocks
+        self._kept_failures: dict[int, tuple[float, str]] = {}  # of entries beside blocks, and why
         self._touched: dict[int, None] = {}  # blocks that were decoded here, the latest last
         self._news: list[tuple[Incoming, Standing | None]] = []  # announcements, not yet applied
         self._announcements = 0
@@ -117,16 +121,29 @@ class Decoders:
         with self._changed:
             self.stats["waits"] += 1
             self.stats["hits"] += hits
-            failed, error = self._failures.get(block, (-_REMEMBERED, b""))
-            if now - failed < _REMEMBERED:
-                answer(connection, (error, None))
-                return
             job = self._jobs.get(block)
             if job is None:
-                job = self._jobs[block] = _Job(block)
-                self._requests.append(job)
-                self._changed.notify()
+                job = self._jobs[block] = _Job(block, self._patience(block))
+            if not job.is_begun:
+                self._begin_now(job)
             job.waiting.append(_Waiting(connection, now))
+
+    def _begin_now(self, job: _Job) -> None:
+        """Bring a block that was asked for. Callers hold the lock."""
+        job.need, job.is_begun = None, True
+        self._requests.append(job)
+        self._changed.notify()
+
+    def _begin_ahead(self, job: _Job) -> bool:
+        """Begin a block that nobody has asked for meanwhile; False if somebody has."""
+        with self._changed:
+            is_asked, job.is_begun = job.is_begun, True
+        return not is_asked
+
+    def _patience(self, block: int) -> Patience:
+        """Return the patience with a block. One that a storage has just not given is tried once."""
+        passed = time.monotonic() - self._failures.get(block, float("-inf"))
+        return Patience(0.0) if passed < _REMEMBERED else self._origin.patience()
 
     def announce(self, announcer: Incoming, standing: Standing | None) -> None:
         """Take note of where a process stands, or that it is gone."""
@@ -160,7 +177,8 @@ class Decoders:
                     self._announced.notify()  # another thread looks for the next one
                 block = self._index.block(job.block)
                 with self._load.of(block.size + block.decoded):
-                    self._run(job)
+                    if self._begin_ahead(job):
+                        self._run(job)
             else:
                 with self._changed:
                     is_first, self._exhausted = not self._exhausted, announcements
@@ -186,7 +204,8 @@ class Decoders:
                         continue
                     with self._changed:
                         if need.block not in self._jobs:
-                            job = self._jobs[need.block] = _Job(need.block, need, ahead)
+                            patience = self._patience(need.block)
+                            job = self._jobs[need.block] = _Job(need.block, patience, need, ahead)
                             return job
         return None
 
@@ -210,11 +229,17 @@ class Decoders:
     def _decode(self, job: _Job) -> bool:
         """Decode a block; False if another process is decoding it."""
         asked = job.need is None
+        begun = time.monotonic()
+
+        def reserve() -> None:
+            job.patience.spend(begun)  # in which another process has tried it
+            self._reserve(job)
+
         try:
             size = self.cache.add(
                 job.block,
                 lambda to: self._write(job, to),
-                lambda: self._reserve(job),
+                reserve,
                 wait=asked,
                 grow=lambda size: self._grow(job, size),
             )
@@ -238,15 +263,14 @@ class Decoders:
             # It was asked for meanwhile. What a storage did not give was tried for its whole time.
             is_answer = outcome is True or isinstance(outcome, StorageError)
             if job.need is not None and job.waiting and not is_answer:
-                job.need = None
-                self._requests.append(job)
-                self._changed.notify()
+                self._begin_now(job)
                 return
             del self._jobs[job.block]
             error = packed_error(outcome) if isinstance(outcome, BaseException) else None
             now = time.monotonic()
-            if isinstance(outcome, StorageError):  # it has been tried for long
-                self._failures[job.block] = now, error or b""
+            self._failures.pop(job.block, None)
+            if isinstance(outcome, StorageError):
+                self._failures[job.block] = now
             for waiting in job.waiting:
                 self.stats["waited_ms"] += round(1000 * (now - waiting.since))
                 answer(waiting.connection, (error, None))
@@ -273,7 +297,7 @@ class Decoders:
         tries = self._origin.tries
         while True:
             try:
-                self._write_once(job.block, to)
+                self._write_once(job, to)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
@@ -289,9 +313,9 @@ class Decoders:
             else:
                 return
 
-    def _write_once(self, number: int, to: Path) -> None:
-        block, schema = self._index.block(number), self._index.schema(number)
-        with self._origin.opened(number) as file:
+    def _write_once(self, job: _Job, to: Path) -> None:
+        block, schema = self._index.block(job.block), self._index.schema(job.block)
+        with self._origin.opened(job.block, job.patience) as file:
             self._format.decode(file, block, schema, to)
 
     def _reserve(self, job: _Job) -> None:
@@ -330,14 +354,28 @@ class Decoders:
                 ages[block] = age
         return self._origin.distances(ages), 0
 
-    def _keep(self, entry: int, size: int, write: Callable[[Path], None]) -> memoryview | None:
+    def _keep(
+        self, entry: int, size: int, write: Callable[[Path], None], patience: Patience
+    ) -> memoryview | None:
         """Return what is kept beside blocks, and make it first; None if there is no room."""
+        begun = time.monotonic()
+
+        def reserve() -> None:
+            patience.spend(begun)
+            self._reserve_now(entry, size)
+
         with self._keeping[entry % len(self._keeping)]:
             if not self.cache.holds(entry):
+                failed, words = self._kept_failures.get(entry, (float("-inf"), ""))
+                if failed >= patience.made:
+                    raise StorageError(words)
                 try:
-                    self.cache.add(entry, write, lambda: self._reserve_now(entry, size), wait=True)
+                    self.cache.add(entry, write, reserve, wait=True)
                 except NoRoomError:
                     return None
+                except StorageError as error:
+                    self._kept_failures[entry] = time.monotonic(), str(error)
+                    raise
             return self.cache.map(entry)
 
     def _reserve_now(self, entry: int, size: int) -> None:

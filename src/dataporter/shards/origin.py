@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dataporter.shards.changes import require_unchanged
 from dataporter.shards.index import Index
 from dataporter.shards.shard_file import LocalFile, ShardFile
+from dataporter.shards.storage.patience import Patience
 
 
 class Origin(ABC):
@@ -25,9 +26,13 @@ class Origin(ABC):
     threads: int  # that bring blocks at a time
     tries: int = 1  # to decode a block, which may have been damaged on its way
 
+    def patience(self) -> Patience:
+        """Return the patience with all requests for one block. Local files need none."""
+        return Patience(0.0)
+
     @abstractmethod
     @contextmanager
-    def opened(self, block: int) -> Iterator[ShardFile]:
+    def opened(self, block: int, patience: Patience) -> Iterator[ShardFile]:
         """Open the file of a block, which must be the one that was indexed."""
 
     def shared(self, block: int) -> list[int]:  # noqa: ARG002  local files are at hand
@@ -52,7 +57,7 @@ class LocalOrigin(Origin):
         self.threads = cores
 
     @contextmanager
-    def opened(self, block: int) -> Iterator[ShardFile]:
+    def opened(self, block: int, patience: Patience) -> Iterator[ShardFile]:  # noqa: ARG002  nobody is asked
         self._check(block)
         try:
             yield LocalFile(Path(str(self._index.path(block))))

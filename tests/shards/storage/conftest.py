@@ -49,9 +49,9 @@ def open_storage():
     """Open storages that are closed after the test."""
     opened = []
 
-    def open_one(url: str, given: dict, **more) -> Storage:
+    def open_one(url: str, given: dict, *, is_known: bool = False, **more) -> Storage:
         options = StorageOptions(given=given, **{**QUICK, **more})
-        opened.append(Storage(Url.of(url), options))
+        opened.append(Storage(Url.of(url), options, is_known=is_known))
         return opened[-1]
 
     yield open_one

@@ -12,6 +12,8 @@ from watching import until
 
 from dataporter.errors import ShardChangedError, ShardsNotFoundError, StorageError
 from dataporter.shards.storage import requests as requests_module
+from dataporter.shards.storage.patience import Patience
+from dataporter.shards.storage.remote_file import RemoteFile
 
 RANGES = [(at, at + 10_000) for at in range(0, 20_000_000, 1_000_000)]
 WANTED = [LARGE[start:stop] for start, stop in RANGES]
@@ -240,6 +242,51 @@ def test_credentials_that_stay_refused_are_an_error_soon(through_proxy, proxy):
     proxy.fault("status", status="403 Forbidden", method="HEAD")
     with pytest.raises(StorageError, match=r"403 Forbidden\. Use credentials that may list and"):
         through_proxy(patience=300.0).find("a.bin")
+
+
+def test_credentials_of_a_storage_that_answered_another_process_are_read_again(
+    server, proxy, open_storage, monkeypatch
+):
+    monkeypatch.setattr(requests_module, "_NEW_KEY", 0.0)
+    options = server.through(proxy.url).options
+    file = open_storage("s3://corpus-bucket/data", options).find("a.bin")
+    for body in (EXPIRED, b""):
+        storage = open_storage("s3://corpus-bucket/data", options, is_known=True)
+        proxy.fault("status", status="403 Forbidden", body=body, times=3)
+        assert bytes(storage.read(file, [(0, 3)])[0]) == b"012"
+        assert storage.counters()["renewed credentials"] == 3
+
+
+def test_without_patience_a_request_is_tried_once_and_once_more_with_new_credentials(
+    through_proxy, proxy
+):
+    storage = through_proxy()
+    file = storage.find("a.bin")
+    for status, tries in {"503 Service Unavailable": 1, "403 Forbidden": 2}.items():
+        proxy.heal()
+        proxy.fault("status", status=status)
+        with pytest.raises(StorageError):
+            storage.read(file, [(0, 3)], Patience(0.0))
+        assert proxy.requests["/corpus-bucket/data/a.bin"] == tries
+    proxy.heal()
+    assert bytes(storage.read(file, [(0, 3)], Patience(0.0))[0]) == b"012"
+
+
+def test_all_requests_for_a_file_share_one_patience(through_proxy, proxy):
+    storage = through_proxy(patience=1.0)
+    stored = storage.find("large.bin")
+    file = RemoteFile(storage, stored, {"more/b": storage.find("a.bin")})
+    proxy.fault("reset")
+    with pytest.raises(StorageError, match=r"tried \d+ times in 1 s\. Check"):
+        file.read(0, 10)
+    proxy.heal()
+    proxy.fault("reset")
+    for read in (file.read, file.beside("more/b").read):
+        with pytest.raises(StorageError, match=r"once, after others .* failed for 1 s\."):
+            read(100, 10)
+    assert sum(proxy.requests.values()) == 2
+    proxy.heal()
+    assert bytes(file.read(0, 10)) == LARGE[:10]
 
 
 PAGED = [f"{number:05}" for number in range(1100)]  # two pages

@@ -365,6 +365,49 @@ def test_a_fault_that_stays_names_the_object_the_range_and_what_was_tried(
     assert corpus[0]["id"] == 0
 
 
+@pytest.mark.parametrize("status", ["503 Service Unavailable", "403 Forbidden"])
+def test_a_block_that_was_given_up_is_read_as_soon_as_the_storage_is_well(
+    status, open_stored, proxy: ProxyProcess
+):
+    corpus = open_stored("lines", storage_timeout=1)
+    assert corpus[0]["id"] == 0
+    proxy.fault("status", path="part-7.jsonl", status=status)
+    with pytest.raises(StorageError, match="tried"):
+        corpus[7 * 15]
+    tries = proxy.requests["/stored-bucket/lines/part-7.jsonl"]
+    with pytest.raises(StorageError):
+        corpus[7 * 15]
+    # Once; refused credentials are read again before they are tried once more.
+    once = 2 if status.startswith("403") else 1
+    assert proxy.requests["/stored-bucket/lines/part-7.jsonl"] == tries + once
+    proxy.heal()
+    assert corpus[7 * 15]["id"] == 7 * 15
+
+
+def test_a_new_porter_reads_refused_credentials_again(open_stored, proxy: ProxyProcess):
+    corpus = open_stored("lines")
+    proxy.fault("status", path="part-7.jsonl", status="403 Forbidden", times=5)
+    assert corpus[7 * 15]["id"] == 7 * 15
+    assert corpus.stats()["retries"] == 5
+
+
+def test_a_footer_that_many_blocks_wait_for_is_tried_for_one_patience(
+    open_stored, proxy: ProxyProcess
+):
+    corpus = open_stored(storage_timeout=1)
+    proxy.heal()  # the index is built
+    proxy.fault("hold, then reset", path="part-0.parquet", times=1)
+    proxy.fault("reset", path="part-0.parquet")
+    with ThreadPoolExecutor(4) as pool:
+        samples = [pool.submit(corpus.__getitem__, 15 * block) for block in range(4)]
+        until(lambda: corpus.stats().get("waits") == 4, seconds=60)
+        proxy.release()
+        errors = [str(sample.exception(60)) for sample in samples]
+    tries = int(re.search(r"tried (\d+) times", errors[0])[1])
+    assert set(errors) == {errors[0]}
+    assert proxy.requests["/stored-bucket/texts/part-0.parquet"] == tries
+
+
 def test_holes_of_an_object_that_cannot_be_fetched_keep_positions(open_stored, proxy, lines):
     expected = [number for number in local_ids(lines) if number // 15 != 7]
     corpus = open_stored("lines", storage_timeout=2)

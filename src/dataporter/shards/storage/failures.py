@@ -28,6 +28,7 @@ class Failure(NamedTuple):
     fault: Fault
     tries: int
     seconds: float
+    others: float = 0.0  # seconds for which other requests for the same data had failed before
 
 
 def error_of(failure: Failure) -> ShardError:
@@ -47,14 +48,20 @@ fewer processes, or ask its operator for a higher limit.
             "data is refused then."
         )
         return ShardChangedError(msg)
-    tried = ""
-    if not failure.tries:
-        tried = f" It waited {failure.seconds:,.0f} s for its turn, while others were tried."
-    if failure.tries > 1:
-        tried = f" It was tried {failure.tries:,} times in {failure.seconds:,.0f} s."
-    what = f"a storage did not give {failure.what}: {fault.words}.{tried}"
+    what = f"a storage did not give {failure.what}: {fault.words}.{_tried(failure)}"
     msg = f"{what} {_remedy(fault, failure.scheme)}".rstrip()
     return ShardsNotFoundError(msg) if fault.kind is Kind.ABSENT else StorageError(msg)
+
+
+def _tried(failure: Failure) -> str:
+    seconds = f"{failure.seconds:,.0f} s"
+    if not failure.tries:
+        return f" It waited {seconds} for its turn, while others were tried."
+    times = f"{failure.tries:,} times in {seconds}" if failure.tries > 1 else ""
+    if failure.others >= 1:
+        others = f"after others for the same data had failed for {failure.others:,.0f} s"
+        return f" It was tried {times or 'once'}, {others}."
+    return f" It was tried {times}." if times else ""
 
 
 def _remedy(fault: Fault, scheme: str) -> str:

@@ -6,12 +6,14 @@ import io
 import os
 import posixpath
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.storage.patience import Patience
 from dataporter.shards.storage.ranges import PART, merged
 from dataporter.shards.storage.storage import Storage
 from dataporter.shards.storage.stored import Stored
@@ -24,7 +26,7 @@ class Siblings(Protocol):
         """Return what is known of a file; None if there is none."""
 
 
-class FoundOnce(Siblings):
+class FoundOnce:
     """Files that are looked for when they are first needed, each once."""
 
     def __init__(self, storage: Storage) -> None:
@@ -32,23 +34,51 @@ class FoundOnce(Siblings):
         self._found: dict[str, Stored | None] = {}
         self._lock = threading.Lock()
 
+    def within(self, patience: Patience) -> Siblings:
+        """Return the files as they are looked for with some patience."""
+        return _Within(self, patience)
+
+    def find(self, path: str, patience: Patience) -> Stored | None:
+        """Find a file, after waiting for others who do."""
+        if path not in self._found:
+            begun = time.monotonic()
+            with self._lock:
+                if path not in self._found:
+                    patience.spend(begun)
+                    self._found[path] = self._storage.find(path, patience)
+        return self._found[path]
+
+
+class _Within(NamedTuple):
+    """Files that are looked for with some patience."""
+
+    files: FoundOnce
+    patience: Patience
+
     def get(self, path: str, /) -> Stored | None:
-        with self._lock:
-            if path not in self._found:
-                self._found[path] = self._storage.find(path)
-            return self._found[path]
+        return self.files.find(path, self.patience)
 
 
 class RemoteFile(ShardFile):
-    """A file in a storage. Ranges that are expected are fetched at once, and held until read."""
+    """A file in a storage. Ranges that are expected are fetched at once, and held until read.
 
-    def __init__(self, storage: Storage, stored: Stored, siblings: Siblings) -> None:
+    All requests share one patience, except those of a file that is read from beginning to end.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        stored: Stored,
+        siblings: Siblings,
+        patience: Patience | None = None,
+    ) -> None:
         self.name = str(storage.root / stored.path)
         self.size = stored.size
         self.version = stored.version
         self._storage = storage
         self._stored = stored
         self._siblings = siblings
+        self._patience = patience or storage.patience()
         self._held: list[_Held] = []
         self._lock = threading.Lock()
 
@@ -58,12 +88,12 @@ class RemoteFile(ShardFile):
             return memoryview(b"")
         if (held := self._take(start, stop)) is not None:
             return held
-        return self._storage.read(self._stored, [(start, stop)])[0]
+        return self._storage.read(self._stored, [(start, stop)], self._patience)[0]
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         inside = [(start, min(stop, self.size)) for start, stop in ranges]
         for start, stop in merged(inside):
-            data = self._storage.begin(self._stored, [(start, stop)])
+            data = self._storage.begin(self._stored, [(start, stop)], self._patience)
             with self._lock:
                 self._held.append(_Held(start, stop, data))
 
@@ -78,7 +108,9 @@ class RemoteFile(ShardFile):
         folder = posixpath.dirname(self._stored.path)
         path = posixpath.normpath(posixpath.join(folder, name))
         found = self._siblings.get(path)
-        return RemoteFile(self._storage, found, self._siblings) if found else None
+        if found is None:
+            return None
+        return RemoteFile(self._storage, found, self._siblings, self._patience)
 
     def open(self) -> BinaryIO:
         return io.BufferedReader(_Windows(self._storage, self._stored))
@@ -89,7 +121,7 @@ class RemoteFile(ShardFile):
             to.write_bytes(held)
             return
         with to.open("wb") as file:
-            self._storage.copy(self._stored, start, stop, file.fileno())
+            self._storage.copy(self._stored, start, stop, file.fileno(), self._patience)
 
     def _take(self, start: int, stop: int) -> memoryview | None:
         """Return a range that is held, and let go of what has been read as a whole."""

@@ -1,7 +1,7 @@
 """Requests of a storage: each is tried again through faults, within bounds that all of them share.
 
 A request that fails is tried again after a random wait, which doubles with each try, until its
-patience is over. While the storage is in trouble, the wait for a first try counts too: what waits
+patience is over, which requests for the same thing share. While the storage is in trouble, the wait for a first try counts too: what waits
 behind requests that fail is given up with them. A request keeps its place between its tries, so a
 server that is away meets as many requests as it had in flight, not all that wait for their turn.
 Tries again have a budget: a few in each second, a share of the requests that succeed, and two for
@@ -40,6 +40,7 @@ from dataporter.shards.storage.faults import (
 )
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.pacing import Bound, Budget, Durations
+from dataporter.shards.storage.patience import Patience
 from dataporter.shards.storage.stored import Stored
 from dataporter.shards.storage.urls import Url
 
@@ -63,9 +64,11 @@ _log = logging.getLogger(__name__)
 
 
 class Requests:
-    """The requests of one storage."""
+    """The requests of one storage. One that is known has answered before, to another process."""
 
-    def __init__(self, client: Client, root: Url, options: StorageOptions) -> None:
+    def __init__(
+        self, client: Client, root: Url, options: StorageOptions, *, is_known: bool = False
+    ) -> None:
         self.counters: Counter[str] = Counter()
         self._client = client
         self._root = root
@@ -75,25 +78,29 @@ class Requests:
         self._retries = Budget(burst=options.max_requests, per_second=_RETRIES_PER_SECOND)
         self._hedges = Budget(burst=max(2.0, _HEDGES * options.max_requests))
         self._durations = Durations()
-        self._answered = False  # a request has succeeded: the place and its credentials were right
-        self._sends_ranges = False  # it has sent one
+        # A request has succeeded: the place and its credentials were right.
+        self._answered = is_known
+        self._sends_ranges = is_known  # it has sent one
         self._renewed = 0  # times that credentials were read again
         self._renewing = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None  # of credentials
         self._trouble: _Trouble | None = None  # none if the last request that ended has succeeded
         self._warned = float("-inf")
 
-    async def get(self, file: Stored, start: int, stop: int) -> memoryview:
+    async def get(
+        self, file: Stored, start: int, stop: int, patience: Patience | None = None
+    ) -> memoryview:
         """Return bytes of a file."""
-        what = f"bytes {start:,} to {stop:,} of {self._root / file.path}"
-        data = await self._run(lambda: self._client.get(file, start, stop), what, stop - start)
+        tried = self._tried(f"bytes {start:,} to {stop:,} of {self._root / file.path}", patience)
+        data = await self._run(lambda: self._client.get(file, start, stop), tried, stop - start)
         self._sends_ranges = True
         self.counters["bytes"] += len(data)
         return data
 
-    async def find(self, path: str) -> Stored:
+    async def find(self, path: str, patience: Patience | None = None) -> Stored:
         """Return what is known of one file."""
-        return await self._run(lambda: self._client.find(path), str(self._root / path))
+        tried = self._tried(str(self._root / path), patience)
+        return await self._run(lambda: self._client.find(path), tried)
 
     async def list(self, prefix: str) -> list[Stored]:
         """Return every file below a prefix. A page that fails is not the end of those before."""
@@ -120,14 +127,24 @@ class Requests:
                 raise
             return page
 
-        while page := await self._run(next_page, what, hedge=False):
+        while page := await self._run(next_page, self._tried(what), hedge=False):
             found += page
         return list({file.path: file for file in found}.values())
 
+    def _tried(self, what: str, patience: Patience | None = None) -> _Tried:
+        return _Tried(what, patience or Patience(self._options.patience))
+
     async def _run(
-        self, call: Callable[[], Awaitable[T]], what: str, size: int = 0, *, hedge: bool = True
+        self, call: Callable[[], Awaitable[T]], tried: _Tried, size: int = 0, *, hedge: bool = True
     ) -> T:
-        tried = _Tried(what)
+        try:
+            return await self._try(call, tried, size, hedge=hedge)
+        finally:
+            tried.patience.ended(tried)
+
+    async def _try(
+        self, call: Callable[[], Awaitable[T]], tried: _Tried, size: int, *, hedge: bool
+    ) -> T:
         async with self._place(self._places, tried):
             while True:
                 try:
@@ -154,8 +171,11 @@ class Requests:
     @asynccontextmanager
     async def _place(self, places: asyncio.Semaphore | Bound, tried: _Tried) -> AsyncIterator[None]:
         """Wait for a place while there is patience."""
+        begun = time.monotonic()
         while True:
-            left = self._options.patience - (time.monotonic() - self._since(tried))
+            left = self._patience_with(tried)
+            if tried.is_due:
+                left -= time.monotonic() - (begun if tried.times else self._since(tried))
             if left <= 0:
                 raise self._given_up(tried)
             with suppress(asyncio.TimeoutError):
@@ -176,8 +196,14 @@ class Requests:
     def _given_up(self, tried: _Tried) -> ShardError:
         self.counters["failed"] += 1
         fault = tried.fault or (LATE if self._trouble is None else self._trouble.fault)
-        scheme = self._root.scheme
-        return error_of(Failure(tried.what, scheme, fault, tried.times, tried.seconds))
+        seconds, scheme = tried.seconds, self._root.scheme
+        others = tried.patience.spent - seconds
+        return error_of(Failure(tried.what, scheme, fault, tried.times, seconds, others))
+
+    def _patience_with(self, tried: _Tried) -> float:
+        """Return the seconds of patience, which are enough for a try that is due."""
+        left = tried.patience.left
+        return max(self._options.least_timeout, left) if tried.is_due else left
 
     async def _once(
         self, call: Callable[[], Awaitable[T]], size: int, tried: _Tried, *, hedge: bool
@@ -188,9 +214,7 @@ class Requests:
             longest = self._options.least_timeout + size * self._bound.running / _SLOWEST
         else:
             longest = max(self._options.least_timeout, _STUCK * usual)
-        left = self._options.patience - tried.seconds
-        if tried.times == 1:  # however little patience there is, one try gets its time
-            left = max(self._options.least_timeout, left)
+        left, tried.is_due = self._patience_with(tried), False
         begun = time.monotonic()
         work = self._hedged(call, size) if hedge else self._send(call)
         answer = await asyncio.wait_for(work, min(left, longest * 2**tried.late))
@@ -236,7 +260,7 @@ class Requests:
             return 0.0
         if fault.kind is Kind.NO_RANGES and tried.times >= _NEW_RANGES:
             return 0.0
-        left = self._options.patience - tried.seconds
+        left = self._patience_with(tried)
         if fault.kind in _CREDENTIALS:
             renewal = self._options.renewal
             return min(left, (renewal if self._answered else _NEW_KEY) - tried.seconds_refused)
@@ -298,11 +322,13 @@ class _Trouble(NamedTuple):
     fault: Fault
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Tried:
     """The tries of one request so far."""
 
     what: str  # the file and the range
+    patience: Patience
+    is_due: bool = True  # a try with these credentials is due, however little patience is left
     times: int = 0
     late: int = 0  # tries that got no answer in time
     renewed: int = 0  # times that credentials had been read again before the last try
@@ -320,11 +346,12 @@ class _Tried:
 
     def add(self, fault: Fault) -> None:
         self.fault = fault
+        self.patience.failed(self, self.begun)
         self.late += fault == LATE
         if fault.kind not in _CREDENTIALS:
             self.refused = None
         elif self.refused is None:
-            self.refused = time.monotonic()
+            self.refused, self.is_due = time.monotonic(), True
 
 
 async def _first_answer(sent: set[asyncio.Task[T]]) -> T:

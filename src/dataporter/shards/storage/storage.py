@@ -21,6 +21,7 @@ from dataporter.errors import ShardsNotFoundError
 from dataporter.shards.extra import storage_extra
 from dataporter.shards.storage.client import Client
 from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.storage.patience import Patience
 from dataporter.shards.storage.ranges import Range, merged, split
 from dataporter.shards.storage.requests import Requests
 from dataporter.shards.storage.stored import Stored
@@ -39,13 +40,19 @@ OBJECT_STORES = frozenset({
 
 
 class Storage:
-    """The files below a URL."""
+    """The files below a URL. Requests for one thing may share their patience.
 
-    def __init__(self, root: Url, options: StorageOptions | None = None) -> None:
+    One that is known has answered before, to another process.
+    """
+
+    def __init__(
+        self, root: Url, options: StorageOptions | None = None, *, is_known: bool = False
+    ) -> None:
         options = options or StorageOptions()
         self.root = root
+        self._options = options
         self._client = _client(root, options)
-        self._requests = Requests(self._client, root, options)
+        self._requests = Requests(self._client, root, options, is_known=is_known)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="dataporter storage", daemon=True
@@ -56,29 +63,45 @@ class Storage:
         """Return every file below a prefix, sorted by path."""
         return _without_folders(sorted(self._wait(self._requests.list(prefix))), prefix)
 
-    def find(self, path: str) -> Stored | None:
+    def find(self, path: str, patience: Patience | None = None) -> Stored | None:
         """Return what is known of one file; None if there is none."""
-        return self._wait(self._find(path))
+        return self._wait(self._find(path, patience))
 
     def find_all(self, paths: Sequence[str]) -> dict[str, Stored]:
         """Return what is known of several files, without those that are not there."""
         found = self._wait(self._find_all(paths))
         return {file.path: file for file in found if file is not None}
 
-    def read(self, file: Stored, ranges: Sequence[Range]) -> Parts:
+    def read(
+        self, file: Stored, ranges: Sequence[Range], patience: Patience | None = None
+    ) -> Parts:
         """Return ranges of a file, in the order they are asked for."""
-        return self._finish(self.begin(file, ranges))
+        return self._finish(self.begin(file, ranges, patience))
 
-    def begin(self, file: Stored, ranges: Sequence[Range]) -> Future[Parts]:
+    def begin(
+        self, file: Stored, ranges: Sequence[Range], patience: Patience | None = None
+    ) -> Future[Parts]:
         """Begin to read ranges of a file, each its first byte and its end.
 
         Neighbours are read as one, and a large range by several requests at a time.
         """
-        return self._begin(self._read(file, tuple(ranges)))
+        return self._begin(self._read(file, tuple(ranges), patience or self.patience()))
 
-    def copy(self, file: Stored, start: int, stop: int, descriptor: int) -> None:
+    def copy(
+        self,
+        file: Stored,
+        start: int,
+        stop: int,
+        descriptor: int,
+        patience: Patience | None = None,
+    ) -> None:
         """Write a range of a file to another file, at its beginning, as the parts come."""
-        self._wait(self._copy(file, start, stop, descriptor))
+        patience = patience or self.patience()
+        self._wait(self._copy(file, start, stop, descriptor, patience))
+
+    def patience(self) -> Patience:
+        """Return a patience that has not begun."""
+        return Patience(self._options.patience)
 
     def counters(self) -> dict[str, int]:
         """Return how much was asked for so far."""
@@ -93,24 +116,26 @@ class Storage:
         self._thread.join()
         self._loop.close()
 
-    async def _find(self, path: str) -> Stored | None:
+    async def _find(self, path: str, patience: Patience | None = None) -> Stored | None:
         try:
-            return await self._requests.find(path)
+            return await self._requests.find(path, patience)
         except ShardsNotFoundError:
             return None
 
     async def _find_all(self, paths: Sequence[str]) -> Sequence[Stored | None]:
         return await _together(self._find(path) for path in paths)
 
-    async def _read(self, file: Stored, ranges: Sequence[Range]) -> Parts:
+    async def _read(self, file: Stored, ranges: Sequence[Range], patience: Patience) -> Parts:
         parts = [part for run in merged(ranges) for part in split(run)]
-        found = await _together(self._requests.get(file, *part) for part in parts)
+        found = await _together(self._requests.get(file, *part, patience) for part in parts)
         starts = [start for start, _ in parts]
         return [_cut(starts, found, *wanted) for wanted in ranges]
 
-    async def _copy(self, file: Stored, start: int, stop: int, descriptor: int) -> None:
+    async def _copy(
+        self, file: Stored, start: int, stop: int, descriptor: int, patience: Patience
+    ) -> None:
         async def copy_part(first: int, end: int) -> None:
-            data = await self._requests.get(file, first, end)
+            data = await self._requests.get(file, first, end, patience)
             await asyncio.to_thread(_write, descriptor, data, first - start)
 
         await _together(copy_part(*part) for part in split((start, stop)))

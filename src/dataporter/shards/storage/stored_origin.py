@@ -15,12 +15,13 @@ from dataporter.shards.index import Index
 from dataporter.shards.origin import Origin
 from dataporter.shards.shard_file import ShardFile
 from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.storage.patience import Patience
 from dataporter.shards.storage.remote_file import FoundOnce, RemoteFile
 from dataporter.shards.storage.storage import TRIES, Storage
 from dataporter.shards.storage.stored import Stored
 
-# An entry of the cache, its size, and a function that writes it.
-Keep = Callable[[int, int, Callable[[Path], None]], memoryview | None]
+# An entry of the cache, its size, a function that writes it, and the patience with that.
+Keep = Callable[[int, int, Callable[[Path], None], Patience], memoryview | None]
 
 _COUNTERS = ("requests", "retries", "hedges", "throttled", "failed")
 
@@ -30,7 +31,8 @@ class StoredOrigin(Origin):
 
     A part that all blocks of a file need, such as the footer of Parquet, is kept in the cache. The
     entry of file f there comes f after those of the blocks. `keep` returns an entry, and makes it
-    by a function if it is not there; or None if there is no room.
+    by a function if it is not there; or None if there is no room. The storage has answered the
+    process that made the index.
     """
 
     tries = TRIES
@@ -42,23 +44,27 @@ class StoredOrigin(Origin):
             msg = f"{index.root} is no storage."
             raise TypeError(msg)
         self._index, self._format, self._keep = index, format_, keep
-        self._storage = Storage(index.root, options)
+        self._storage = Storage(index.root, options, is_known=True)
         self._siblings = FoundOnce(self._storage)
         self.entries = len(index.rows) + len(index.paths)
         self.threads = max(cores, options.max_requests)
         # The blocks of file f are those from _borders[f] to _borders[f + 1].
         self._borders = np.searchsorted(index.file, np.arange(len(index.paths) + 1))
 
+    def patience(self) -> Patience:
+        return self._storage.patience()
+
     @contextmanager
-    def opened(self, block: int) -> Iterator[ShardFile]:
+    def opened(self, block: int, patience: Patience) -> Iterator[ShardFile]:
         number = int(self._index.file[block])
-        file = self._file(number)
+        file = self._file(number, patience)
         if part := self._shared_part(number):
             start, stop = part
             data = self._keep(
                 len(self._index.rows) + number,
                 stop - start,
-                lambda to: self._file(number).copy(start, stop - start, to),
+                lambda to: file.copy(start, stop - start, to),
+                patience,
             )
             if data is not None:
                 file.hold(start, data)
@@ -78,10 +84,11 @@ class StoredOrigin(Origin):
         fetched = {"fetched": counted.get("bytes", 0)}  # `bytes` are those of the cache
         return fetched | {name: counted.get(name, 0) for name in _COUNTERS}
 
-    def _file(self, number: int) -> RemoteFile:
+    def _file(self, number: int, patience: Patience) -> RemoteFile:
         index = self._index
         stored = Stored(index.paths[number], int(index.sizes[number]), index.versions[number])
-        return RemoteFile(self._storage, stored, self._siblings)
+        siblings = self._siblings.within(patience)
+        return RemoteFile(self._storage, stored, siblings, patience)
 
     def _shared_part(self, number: int) -> tuple[int, int] | None:
         index = self._index
