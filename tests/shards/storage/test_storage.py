@@ -1,5 +1,6 @@
 """Files of real servers: listed, found, read and copied."""
 
+import re
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
@@ -66,14 +67,50 @@ def test_a_name_with_brackets_is_taken_at_its_word(moto_server):
         listing.storage.close()
 
 
+ODD = {"tab/a\tb.jsonl": r"'\\t'", "twice//a.jsonl": "an empty part", "up/../a.jsonl": r"'\.\.'"}
+
+
+@pytest.mark.parametrize("key", ODD)
+def test_a_key_that_cannot_be_read_is_named_and_files_beside_it_are_read(
+    key, moto_server, open_storage
+):
+    folder = key.partition("/")[0]
+    moto_server.upload("odd-bucket", {key: b"{}", f"{folder}/b.jsonl": b"{}"})
+    options = StorageOptions(given=moto_server.options, **QUICK)
+    with pytest.raises(StorageError) as caught:
+        list_stored(f"s3://odd-bucket/{folder}/", SUFFIXES, options)
+    assert caught.match(
+        f"the key {re.escape(repr(key))} has {ODD[key]}, which .* Rename the object"
+    )
+    listing = list_stored([f"s3://odd-bucket/{folder}/b.jsonl"], SUFFIXES, options)
+    assert bytes(listing.open("b.jsonl").read(0, 2)) == b"{}"
+    listing.storage.close()
+
+
+def test_a_question_mark_is_part_of_a_key_and_no_query_is_dropped(moto_server):
+    files = {"asked/a?b=c.jsonl": b"{}", "asked/a?b.jsonl": b"{}", "asked/a/other.jsonl": b"{}"}
+    moto_server.upload("asked-bucket", files)
+    options = StorageOptions(given=moto_server.options, **QUICK)
+    named = {"a?b.jsonl": "a?b.jsonl", "a[?]b=c.jsonl": "a?b=c.jsonl"}
+    for name, path in named.items():
+        listing = list_stored(f"s3://asked-bucket/asked/{name}", SUFFIXES, options)
+        assert listing.paths == (path,)
+        assert bytes(listing.open(path).read(0, 2)) == b"{}"
+        listing.storage.close()
+    for name in ("a?b=c.jsonl", "a.jsonl?token=s3cret"):
+        with pytest.raises(
+            OptionError, match=r"takes no query, found s3://.*\?…\. Write \[\?\] f"
+        ) as caught:
+            list_stored([f"s3://asked-bucket/asked/{name}"], SUFFIXES, options)
+        assert "b=c" not in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+
+
 def test_mistakes_in_urls_keys_and_end_points_are_named(moto_server, open_storage, monkeypatch):
     options = StorageOptions(given=moto_server.options, **QUICK)
     for url in ("s3://", "s3:///data", "https:///a.bin"):
         with pytest.raises(OptionError, match=r"names no bucket or host\. Write "):
             list_stored(url, SUFFIXES, options)
-    moto_server.upload("odd-bucket", {"data//a.bin": b"x"})
-    with pytest.raises(StorageError, match=r"odd-bucket: a key has an empty part, .* Rename the"):
-        open_storage("s3://odd-bucket", moto_server.options).list()
     with pytest.raises(OptionError, match=r"with http:// or https://, found 'localhost:9000'"):
         open_storage("s3://bucket", {"endpoint": "me:secret@localhost:9000"})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")

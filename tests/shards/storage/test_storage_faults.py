@@ -289,6 +289,25 @@ def test_all_requests_for_a_file_share_one_patience(through_proxy, proxy):
     assert bytes(file.read(0, 10)) == LARGE[:10]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<Error><Code>RequestTimeTooSkewed</Code></Error>",
+        b"<Code>AuthenticationFailed</Code><Detail>Request date header too old: 'Thu'</Detail>",
+        b"<Code>SignatureDoesNotMatch</Code><Message>Signature expired: 20261119T1</Message>",
+    ],
+    ids=["S3", "Azure", "AWS's tokens"],
+)
+def test_a_clock_that_differs_is_said_so(body, through_proxy, proxy):
+    storage = through_proxy(renewal=0.2)
+    file = storage.find("a.bin")
+    proxy.fault("status", status="403 Forbidden", body=body, times=2)
+    assert bytes(storage.read(file, [(0, 3)])[0]) == b"012"  # it was set right meanwhile
+    proxy.fault("status", status="403 Forbidden", body=body)
+    with pytest.raises(StorageError, match=r"the clock of this machine differs .*\. Set the clock"):
+        storage.read(file, [(0, 3)])
+
+
 PAGED = [f"{number:05}" for number in range(1100)]  # two pages
 
 

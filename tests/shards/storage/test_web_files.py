@@ -256,6 +256,15 @@ def test_https_is_read_where_the_certificate_is_trusted(
         assert list(corpus) == list(open_local([texts / name for name in NAMES]))
 
 
+@pytest.mark.parametrize("begins_in", [-10, 10], ids=["expired", "not yet valid"])
+def test_a_certificate_of_another_time_is_said_so(begins_in, server, open_web, tmp_path):
+    tls, root = certified(tmp_path, begins_in=begins_in)
+    trusted = {"client_options": {"root_certificate": root}}
+    words = r"or is not valid yet, by the clock .*Set the clock"
+    with FaultyProxy(server.files, tls) as web, pytest.raises(StorageError, match=words):
+        open_web(url(web, NAMES[0]), storage_options=trusted)
+
+
 def test_folders_globs_and_missing_files_are_named(web, open_web):
     with pytest.raises(OptionError, match=r"folders cannot be listed over HTTP\. Pass a list"):
         open_web(f"{web.url}/buckets/web-bucket/")

@@ -71,6 +71,7 @@ def _remedy(fault: Fault, scheme: str) -> str:
         return f"Give some: {where}. Data that is public needs {public}."
     return {
         Kind.ABSENT: "Check the name of the bucket and of the file.",
+        Kind.SKEWED: "Set the clock, as by NTP: requests are signed with its time.",
         Kind.EXPIRED: f"Renew the credentials: {where}.",
         Kind.REFUSED: f"Use credentials that may list and read it: {where}.",
         Kind.THROTTLED: (

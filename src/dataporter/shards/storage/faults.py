@@ -23,6 +23,7 @@ class Kind(Enum):
     CHANGED = "changed"  # it is not the file that was listed
     EXPIRED = "expired"  # the credentials were right, and may be again once they are renewed
     REFUSED = "refused"  # the credentials lack a permission
+    SKEWED = "skewed"  # the signature has another time than the server
     THROTTLED = "throttled"  # too many requests: try again, and fewer at a time
     TRANSIENT = "transient"  # try again
     NO_RANGES = "no ranges"  # a whole file, or an error as if all was well, in place of a range
@@ -54,8 +55,15 @@ class ListCutShortError(Exception):
 _STATUS = re.compile(r"status code: (\d{3})([A-Za-z ]*)")
 _CODE = re.compile(r"<Code>(\w+)</Code>|\"code\":\s*\"(\w+)\"")
 _RETRY_AFTER = re.compile(r"retry-after\W{1,4}(\d+)", re.IGNORECASE)
-_EXPIRED = re.compile(
-    r"Expired|InvalidToken|TokenRefreshRequired|InvalidAccessKeyId|RequestTimeTooSkewed", re.ASCII
+_EXPIRED = re.compile(r"Expired|InvalidToken|TokenRefreshRequired|InvalidAccessKeyId", re.ASCII)
+# Of S3, of Azure, of AWS's tokens, and of Google's.
+_SKEWED = re.compile(
+    r"RequestTimeTooSkewed|date header too old|Signature (expired|not yet current)|iat and exp"
+)
+# A key, and the part of it that obstore does not read.
+_ODD_KEY = re.compile(
+    r'Path "(.+?)"(?: contained empty path|: Encountered illegal character sequence "(.+?)")',
+    re.DOTALL,
 )
 _THROTTLED = {429, 503}
 _TRANSIENT = {408, 425, 500, 502, 504, 509, 520, 521, 522, 523, 524, 529}
@@ -79,6 +87,11 @@ _NOT_TRUSTED = Fault(
     "the certificate of the server is not trusted",
     remedy='Give its root: storage_options={"client_options": {"root_certificate": …}}.',
 )
+_NOT_IN_TIME = Fault(
+    Kind.PERMANENT,
+    "the certificate of the server has expired or is not valid yet, by the clock of this machine",
+    remedy="Set the clock, or renew the certificate.",
+)
 _PLAIN_HTTP = Fault(
     Kind.PERMANENT,
     "the end point begins with http://",
@@ -88,11 +101,6 @@ _OTHER_REGION = Fault(
     Kind.PERMANENT,
     "the bucket lies in another region",
     remedy='Set AWS_REGION, or storage_options={"region": …}.',
-)
-_ODD_KEY = Fault(
-    Kind.PERMANENT,
-    "a key has an empty part, as in a//b, which obstore does not read",
-    remedy="Rename the object, or name files or folders without such keys.",
 )
 _ERRORS: dict[type[BaseException], Fault] = {
     CutShortError: _CUT_SHORT,
@@ -106,6 +114,10 @@ _SIGNS = {  # in the texts of errors; the first one found counts
     "dns error": _NO_HOST,
     "Name or service not known": _NO_HOST,
     "getaddrinfo": _NO_HOST,
+    "ExpiredContext": _NOT_IN_TIME,
+    "NotValidYetContext": _NOT_IN_TIME,
+    "certificate has expired": _NOT_IN_TIME,
+    "certificate is not yet valid": _NOT_IN_TIME,
     "InvalidCertificate": _NOT_TRUSTED,
     "CERTIFICATE_VERIFY_FAILED": _NOT_TRUSTED,
     "Range request not supported": _NO_RANGES,
@@ -113,7 +125,6 @@ _SIGNS = {  # in the texts of errors; the first one found counts
     "invalid list response": _NO_LIST,
     "URL scheme is not allowed": _PLAIN_HTTP,
     "redirect without LOCATION": _OTHER_REGION,
-    "contained empty path segment": _ODD_KEY,
     "ConnectionRefused": _REFUSED,
     "Connection refused": _REFUSED,
     "ConnectionReset": Fault(Kind.TRANSIENT, "the connection was reset"),
@@ -162,6 +173,13 @@ def fault_of(error: BaseException, options: StorageOptions | None = None) -> Fau
         return NO_CREDENTIALS
     if (status := _status(error, text)) is not None:
         return _fault_of_status(status, text, error)
+    if (odd := _ODD_KEY.search(text)) is not None:
+        part = repr(odd[2]) if odd[2] else "an empty part"
+        return Fault(
+            Kind.PERMANENT,
+            f"the key {odd[1]!r} has {part}, which obstore does not read",
+            remedy="Rename the object, or name files or folders without such keys.",
+        )
     if (found := _known_fault(error, text)) is not None:
         return found
     words = first_line(text, options or StorageOptions())
@@ -200,6 +218,8 @@ def _fault_of_status(status: int, text: str, error: BaseException) -> Fault:
         return Fault(Kind.ABSENT, words)
     if status in {412, 416}:
         return Fault(Kind.CHANGED, words)
+    if status in {400, 403} and _SKEWED.search(text):
+        return Fault(Kind.SKEWED, f"{words}: the clock of this machine differs from the server's")
     if status == 401 or (status in {400, 403} and _EXPIRED.search(text)):  # noqa: PLR2004
         return Fault(Kind.EXPIRED, words)
     if status in {403, 407}:

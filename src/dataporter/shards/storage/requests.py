@@ -1,13 +1,13 @@
 """Requests of a storage: each is tried again through faults, within bounds that all of them share.
 
 A request that fails is tried again after a random wait, which doubles with each try, until its
-patience is over, which requests for the same thing share. While the storage is in trouble, the wait for a first try counts too: what waits
-behind requests that fail is given up with them. A request keeps its place between its tries, so a
-server that is away meets as many requests as it had in flight, not all that wait for their turn.
-Tries again have a budget: a few in each second, a share of the requests that succeed, and two for
-each one that succeeds after a fault, so that all go on soon once a server is back. A request that
-is late is sent a second time, once, within a budget and the bound of requests at a time; the first
-answer counts, and the other request is cancelled.
+patience is over. Requests for the same thing share one. While the storage is in trouble, the wait
+for a first try counts too: what waits behind requests that fail is given up with them. A request
+keeps its place between its tries, so a server that is away meets as many requests as it had in
+flight, not all that wait for their turn. Tries again have a budget: a few in each second, a share
+of the requests that succeed, and two for each one that succeeds after a fault, so that all go on
+soon once a server is back. A request that is late is sent a second time, once, within a budget and
+the bound of requests at a time; the first answer counts, and the other request is cancelled.
 
 obstore shows no headers, neither in its errors nor elsewhere, and its own tries do not follow a
 server's Retry-After either. So that is followed only where the error of another library shows it.
@@ -58,7 +58,7 @@ _NEW_KEY = 5.0  # seconds to read credentials again that never worked
 _NEW_RANGES = 5  # tries of a server that never sent a range, after which it sends none
 _NOTICED = 10.0  # seconds of trouble after which the log warns
 _END = frozenset({Kind.ABSENT, Kind.CHANGED, Kind.PERMANENT})
-_CREDENTIALS = frozenset({Kind.EXPIRED, Kind.REFUSED})
+_CREDENTIALS = frozenset({Kind.EXPIRED, Kind.REFUSED, Kind.SKEWED})
 
 _log = logging.getLogger(__name__)
 

@@ -100,6 +100,12 @@ def _request(name: str, kinds: Kinds) -> _Request:
     if url.scheme in OBJECT_STORES and not url.place.partition("/")[0]:
         msg = f"{url}/ names no bucket or host. Write {url.scheme}://name/folder/."
         raise OptionError(msg)
+    if url.scheme in OBJECT_STORES - WEB and Url.has_query(name):
+        msg = (
+            f"a URL of {url.scheme}:// takes no query, found {url}?…. Write [?] for a ? that is "
+            "part of a name, and pass credentials by storage_options."
+        )
+        raise OptionError(msg)
     if url.scheme in WEB:
         folder, _, file = url.place.rpartition("/")
         if not folder or name.partition("?")[0].endswith("/"):

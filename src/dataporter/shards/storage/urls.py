@@ -50,6 +50,15 @@ class Url:
             host = server
         return cls(scheme, f"{host}{slash}{path}".rstrip("/"))
 
+    @staticmethod
+    def has_query(text: str) -> bool:
+        """Return True if a URL has a query, which may be secret.
+
+        >>> Url.has_query("s3://bucket/a?token=1"), Url.has_query("s3://bucket/a?.parquet")
+        (True, False)
+        """
+        return bool(_QUERY.search(text))
+
     def __str__(self) -> str:
         return f"{self.scheme}://{self.place}"
 
