@@ -11,6 +11,7 @@ from support import Ids
 from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader
+from dataporter.engine import processes
 from dataporter.engine.leaving import (
     await_leavers,
     forget,
@@ -80,6 +81,28 @@ def test_a_loader_that_is_gone_leaves_nothing_behind(options):
     pids = pids_of_a_pass(loader)
     del loader
     until(lambda: gc.collect() >= 0 and are_gone(pids))
+
+
+@pytest.mark.parametrize("is_broken_off", [False, True])
+@pytest.mark.parametrize(
+    "method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.soak)]
+)
+def test_no_worker_is_a_zombie_after_its_pass_though_nothing_follows(
+    method, is_broken_off, monkeypatch
+):
+    monkeypatch.setattr(processes, "_MOMENT", 60)  # however busy the machine is
+    loader, pids = make(multiprocessing_context=method, prefetch_factor=4), []
+    gc.disable()
+    try:
+        for _ in loader:
+            pids = pids or worker_pids()
+            if is_broken_off:
+                until(lambda: loader.stats().ready == 7)  # no worker has a batch in hand
+                break
+        assert pids
+        assert are_gone(pids)
+    finally:
+        gc.enable()
 
 
 def test_workers_of_passes_that_are_broken_off_are_collected():

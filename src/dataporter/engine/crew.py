@@ -204,11 +204,14 @@ class Crew:
                 let_leave(process, reads=id(self._options.dataset), at_once=hangs)
         look_after_leavers()
 
-    def await_end(self, seconds: float) -> None:
-        """Wait a moment for workers that have left with nothing in hand."""
-        workers = enumerate(self._workers)
-        idle = [process for w, process in workers if process is not None and not self.issue_of(w)]
-        await_leavers(idle, seconds)
+    def await_end(self, seconds: float, *, busy: Container[int] | None = None) -> None:
+        """Wait a moment for workers that have left with nothing in hand, or none of the issues."""
+        processes = []
+        for worker, process in enumerate(self._workers):
+            issue = self.issue_of(worker)
+            if process is not None and not (issue if busy is None else issue in busy):
+                processes.append(process)
+        await_leavers(processes, seconds)
 
 
 def _ended_well(process: BaseProcess) -> bool:

@@ -187,8 +187,6 @@ class Engine:
                 if then_close and not self._board:
                     self.close()  # so that workers end while the last batch is used
                 yield issue.task, batch.pop()
-            if then_close:
-                transport.await_end()
         finally:
             if not self._is_exiting():  # at exit workers are killed, and modules are gone
                 if self.is_ours:
@@ -196,6 +194,9 @@ class Engine:
                 self._running = False
                 if then_close:
                     self.close()
+                    if self._owner == os.getpid():
+                        # Else they stay zombies for as long as this process does nothing.
+                        transport.await_end()
 
     def _next(self, tasks: Iterator[Task], *, reads_first: bool) -> Issue[Task] | None:
         """Take the next issue that may be delivered off the board, as soon as it has a reply.

@@ -31,8 +31,7 @@ from dataporter.fetch import Fetches
 from dataporter.fetch.tasks import Renew, Task
 from dataporter.system.signals import EVERY_SIGNAL, delayed
 
-_MOMENT = 0.01  # seconds that workers without work get to end, at the end of a pass
-_LAST_MOMENT = 0.1  # likewise, when nothing uses the transport any more
+_MOMENT = 0.1  # seconds that workers without work get to end, when nothing uses them any more
 _LONGEST_POLL = 2**31 - 1  # milliseconds
 
 
@@ -165,7 +164,7 @@ class Processes:
                 _close(os.getpid(), self._crew, self._connections)
 
     def await_end(self) -> None:
-        self._crew.await_end(_MOMENT)
+        self._crew.await_end(_MOMENT, busy=self.board.abandoned)
 
 
 def _close(owner: int, crew: Crew, connections: Connections, *, waits: bool = False) -> None:
@@ -177,4 +176,4 @@ def _close(owner: int, crew: Crew, connections: Connections, *, waits: bool = Fa
         crew.leave()
         connections.close()
     if waits:
-        crew.await_end(_LAST_MOMENT)
+        crew.await_end(_MOMENT)
