@@ -28,7 +28,8 @@ class Fault:
     """A fault, and the requests that it befalls.
 
     `name` is one of: "status" (an answer without the server), "reset", "stall" (no answer),
-    "stall in body", "cut" (half of the body, then the end), "flip" (one bit of the body),
+    "stall in body", "cut" (half of the body, then the end), "flip" (one bit of the body), "invert"
+    (all of them),
     "slow" (the body in ten pieces, with a pause after each), "hold" (no answer before the fault is
     removed from the proxy's) and "hold, then reset", "whole" (the server gets no Range),
     "header" (the server's answer with `headers`; those that are empty are left out).
@@ -196,9 +197,8 @@ class FaultyProxy:
         head, body = await _read_answer(server_reader, request.method)
         if name == "header":
             head = _with_headers(head, fault.headers)
-        if name == "flip":
-            body = bytearray(body)
-            body[len(body) // 2] ^= 1
+        if name in {"flip", "invert"}:
+            body = _damaged(body, name)
         if name in {"cut", "stall in body"}:
             writer.write(head + body[: len(body) // 2])
             await writer.drain()
@@ -212,6 +212,14 @@ class FaultyProxy:
             writer.write(body[at : at + piece])
             await writer.drain()
             await asyncio.sleep(fault.pause if fault else 0)
+
+
+def _damaged(body: bytes, name: str) -> bytes:
+    if name == "invert":
+        return bytes(byte ^ 0xFF for byte in body)
+    flipped = bytearray(body)
+    flipped[len(body) // 2] ^= 1
+    return bytes(flipped)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

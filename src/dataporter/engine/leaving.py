@@ -1,10 +1,11 @@
 """Leaving workers: processes that were told to end. None stays, neither alive nor as a zombie.
 
 Nobody waits for one that may have a batch in hand. At the end of a pass the others get a moment,
-which is mostly over by then, since they were told before the last batch was used. Besides, every delivery of a batch, every start and every end of workers looks after those that are
-leaving, and so does Python's garbage collector, for a process that uses no loader any more. Exit
-statuses are collected, and a worker that is still alive after `_GRACE` is killed. A worker also
-ends itself after that time, unless it is stuck outside Python code. At exit all are killed.
+which is mostly over by then, since they were told before the last batch was used. Besides, every
+delivery of a batch, every start and every end of workers looks after those that are leaving, and so
+does Python's garbage collector, for a process that uses no loader any more. Exit statuses are
+collected, and a worker that is still alive after `_GRACE` is killed. A worker also ends itself
+after that time, unless it is stuck outside Python code. At exit all are killed.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -160,7 +161,10 @@ class _Tree:
 
 
 class _StoredFolder(Folder):
-    """A folder of a storage. Only names that were listed are read."""
+    """A folder of a storage. Only names that were listed are read, and all of them are JSON.
+
+    A list that arrived damaged is fetched again: without it other files would be among the data.
+    """
 
     def __init__(self, path: str, tree: _Tree) -> None:
         super().__init__(path)
@@ -170,7 +174,11 @@ class _StoredFolder(Folder):
         stored = self._tree.files.get(posixpath.join(self.path, name))
         if stored is None:
             return None
-        return b"".join(self._tree.storage.read(stored, [(0, stored.size)]))
+        for _ in range(TRIES):
+            contents = b"".join(self._tree.storage.read(stored, [(0, stored.size)]))
+            if _is_json(contents):
+                break
+        return contents
 
     def holds(self, name: str) -> bool:
         return posixpath.join(self.path, name) in self._tree.files
@@ -181,6 +189,14 @@ class _StoredFolder(Folder):
             for path in self._tree.files
             if posixpath.dirname(path) == self.path
         )
+
+
+def _is_json(contents: bytes) -> bool:
+    try:
+        json.loads(contents)
+    except ValueError:
+        return False
+    return True
 
 
 def _file(request: _Request, root: Url) -> str:
