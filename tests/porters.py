@@ -1,12 +1,14 @@
 """How tests watch porters: those that this test's processes have started, and no others."""
 
 import contextlib
+import gc
 import os
 import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from watching import is_running, until
 
@@ -35,6 +37,12 @@ def until_no_porter_is_left() -> None:
     pids = porter_pids()
     until(lambda: not any(map(is_running, pids)))
     until(lambda: not porter_pids())
+
+
+def leaves_no_zombie() -> bool:
+    """Whether a collection of garbage has taken note of all ends of this process's children."""
+    gc.collect()
+    return all(child.status() != "zombie" for child in psutil.Process().children())
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """A porter decodes each block once, ahead of its use, for every process of a rank."""
 
-import gc
+import copy
 import json
 import multiprocessing
 import os
@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from numbers_format import Numbers, expected, written
-from porters import porter_pids, tidy, until_no_porter_is_left
+from porters import leaves_no_zombie, porter_pids, tidy, until_no_porter_is_left
 from tracks_order import SideBySide
 from watching import environment, run_script, until
 
@@ -381,6 +380,10 @@ def test_a_request_comes_before_work_ahead(tmp_path):
     porter.close()
 
 
+def pickled(value):
+    return pickle.loads(pickle.dumps(value))
+
+
 def test_a_dropped_dataset_ends_its_porter_without_a_zombie(tmp_path, index):
     porter = make(tmp_path, index)
     porter.path(0)
@@ -391,23 +394,59 @@ def test_a_dropped_dataset_ends_its_porter_without_a_zombie(tmp_path, index):
     assert not Path(f"/proc/{process.pid}").exists()
 
 
-def leaves_no_zombie() -> bool:
-    """Whether a collection of garbage has taken note of all ends."""
-    gc.collect()
-    return all(child.status() != "zombie" for child in psutil.Process().children())
-
-
-def test_a_porter_that_a_copy_has_started_leaves_no_zombie(tmp_path, index):
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, pickled], ids=lambda each: each.__name__
+)
+def test_a_porter_that_a_copy_has_started_leaves_no_zombie(copied, tmp_path, index):
     original = make(tmp_path, index)
-    copy = pickle.loads(pickle.dumps(original))
-    copy.path(0)
+    another = copied(original)
+    another.path(0)
     original.path(1)
     assert len(porter_pids()) == 1
-    del copy  # its porter goes on
+    del another  # its porter goes on
     assert original.map(2)[:] == expected(index, 2)
     del original
     until_no_porter_is_left()
     until(leaves_no_zombie, seconds=60)  # the last one may still be ending
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_porter_that_a_worker_has_started_leaves_no_zombie(method, tmp_path, index):
+    porter = make(tmp_path, index)
+    context = multiprocessing.get_context(method)
+    worker = context.Process(target=read_all, args=(porter, 0, str(tmp_path / "out")))
+    worker.start()
+    worker.join()
+    (pid,) = porter_pids()  # which outlives the worker
+    assert porter.map(0)[:] == expected(index, 0)
+    assert porter_pids() == [pid]
+    porter.close()
+    until_no_porter_is_left()
+    until(leaves_no_zombie, seconds=60)
+
+
+def test_a_program_that_exits_leaves_nothing_half_written(tmp_path):
+    script = """
+import sys
+from pathlib import Path
+from numbers_format import Numbers, written
+from tracks_order import SideBySide
+from watching import until
+from dataporter.law import Plan
+from dataporter.shards.porter import Porter
+folder = Path(sys.argv[1])
+index = written(folder / "source", 24)
+porter = Porter(index, Numbers(gate=folder / "never"), folder=folder / "cache")
+porter.announce(SideBySide(24, 16, 2), 0, 0, 64, Plan(length=len(index), batch_size=4))
+until(lambda: list((folder / "cache").rglob("*.tmp")))
+print("begun")
+sys.exit()
+"""
+    assert run_script(script, tmp_path) == "begun\n"
+    until_no_porter_is_left()
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+    (table,) = (tmp_path / "cache").rglob("sizes")
+    assert not np.fromfile(table, np.int64).any()
 
 
 def test_a_porter_that_ends_while_its_dataset_lives_leaves_no_zombie(tmp_path, index):
@@ -431,10 +470,10 @@ def test_a_copy_that_is_dropped_does_not_end_the_porter(tmp_path, index):
     porter = make(tmp_path, index)
     porter.path(0)
     pids = porter_pids()
-    copy = pickle.loads(pickle.dumps(porter))
-    assert copy.map(1)[:] == expected(index, 1)
-    copy.close()
-    del copy
+    another = pickled(porter)
+    assert another.map(1)[:] == expected(index, 1)
+    another.close()
+    del another
     assert porter.map(2)[:] == expected(index, 2)
     assert porter_pids() == pids
     porter.close()

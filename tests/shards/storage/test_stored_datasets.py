@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 from object_servers import SECRET
-from porters import porter_pids, tidy
+from porters import leaves_no_zombie, porter_pids, tidy, until_no_porter_is_left
 from proxy_process import ProxyProcess
 from stored_files import QUICK
 from support import one_pass, plain
@@ -439,6 +439,13 @@ def test_an_object_that_is_replaced_in_mid_run_is_an_error(open_stored, stored, 
 
 
 # Kills
+
+
+def test_datasets_that_nobody_reads_leave_no_zombies(open_stored):
+    corpora = [open_stored() for _ in range(3)]  # each by a process that becomes a porter
+    until_no_porter_is_left()
+    until(leaves_no_zombie, seconds=60)
+    assert [len(corpus) for corpus in corpora] == [600] * 3
 
 
 def test_kills_of_porters_and_workers_change_nothing(open_stored, proxy: ProxyProcess, texts):
