@@ -78,7 +78,7 @@ def test_a_key_that_cannot_be_read_is_named_and_files_beside_it_are_read(
     moto_server.upload("odd-bucket", {key: b"{}", f"{folder}/b.jsonl": b"{}"})
     options = StorageOptions(given=moto_server.options, **QUICK)
     with pytest.raises(StorageError) as caught:
-        list_stored(f"s3://odd-bucket/{folder}/", SUFFIXES, options)
+        open_storage("s3://odd-bucket", moto_server.options).list(folder)
     assert caught.match(
         f"the key {re.escape(repr(key))} has {ODD[key]}, which .* Rename the object"
     )

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 Parts = list[memoryview]
 
+_AGAIN = 0.1  # seconds until requests that still run are cancelled once more
 TRIES = 3  # to read what turns out to be damaged: wrong bytes may have arrived
 
 # The schemes of obstore. fsspec has the others.
@@ -141,10 +142,11 @@ class Storage:
         await _together(copy_part(*part) for part in split((start, stop)))
 
     async def _end(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        # Again and again: before Python 3.12 `wait_for` may miss one, and then a request goes on.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=_AGAIN)
         await self._client.close()
         await self._loop.shutdown_default_executor()
 
