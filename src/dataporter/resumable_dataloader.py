@@ -13,12 +13,14 @@ from typing import Any, NoReturn, TypeVar
 from torch.utils.data import DataLoader
 
 from dataporter.arguments import check_int
+from dataporter.callers import is_told_by_wrapper
 from dataporter.errors import OptionError, OptionTypeError, PositionDroppedWarning
 from dataporter.fetch import Skipped
 from dataporter.fetch.timing import Timing
 from dataporter.law import Plan
 from dataporter.law.epochs import MOST_UNUSED, Cursor
 from dataporter.law.explanation import Explanation, summary
+from dataporter.law.keys import checked_epoch
 from dataporter.law.state import Progress, build_state, dropped
 from dataporter.lightning_without_callback import (
     is_in_lightnings_training,
@@ -42,7 +44,6 @@ from dataporter.loader.wiring import (
     make_source,
     worker_options,
 )
-from dataporter.samplers import checked_epoch, is_told_by_wrapper
 from dataporter.sources.delivered import Delivered
 from dataporter.sources.lanes.datapipes import is_datapipe, with_shuffling
 from dataporter.sources.loading import resumption
@@ -235,7 +236,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def _run(self, progress: Progress) -> Iterator[Result]:
         """Fetch the rest of an epoch; yield each batch with the progress after its delivery."""
-        self._source.tell_epoch(progress.epoch)
+        self._source.tell_epoch(progress.epoch, self._cursor)
         self._fetch.collate_with(self.collate_fn)  # may have been set since, as in torch
         self._fetch.begin_pass()
         reading = self._source.begin(progress, same_workers=self._runner.goes_on)
@@ -293,7 +294,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def _go_to(self, epoch: int) -> None:
         self._cursor.set_epoch(epoch)
-        self._source.tell_epoch(epoch)
+        self._source.tell_epoch(epoch, self._cursor)
 
     def _warn_if_dropped(self, epoch: int) -> None:
         progress = self._cursor.dropped_by(epoch)
@@ -320,7 +321,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         check_int("position", position, least=0)
         epoch = checked_epoch(epoch)
         self._cursor.seek(epoch, position)
-        self._source.tell_epoch(epoch)
+        self._source.tell_epoch(epoch, self._cursor)
 
     def batch_at(self, epoch: int, position: int = 0) -> Any:
         """Fetch the batch that this rank has in the step that begins at `position`.
@@ -416,7 +417,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def _go_on(self, at: Resumption) -> None:
         self._source.resume(at)
         self._cursor.load(at.progress)
-        self._source.tell_epoch(at.progress.epoch)
+        self._source.tell_epoch(at.progress.epoch, self._cursor)
 
     def explain(self) -> Explanation:
         """Say in words where the run stands, what comes next and what a resume needs."""

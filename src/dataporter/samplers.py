@@ -9,14 +9,12 @@ arguments a state taken under such a loader warns. `ResumableDataLoader` counts 
 
 from __future__ import annotations
 
-import operator
 import sys
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
-from types import FrameType
-from typing import Any, SupportsIndex, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -24,11 +22,13 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler, Sampler
 
 from dataporter.arguments import check_int
+from dataporter.callers import is_told_by_wrapper, torchs_iterator
 from dataporter.errors import (
     DrawnAheadWarning,
     OptionError,
     OptionTypeError,
     PositionDroppedWarning,
+    StateError,
     StateFormatError,
     StateMismatchError,
     StateMismatchWarning,
@@ -44,7 +44,8 @@ from dataporter.law import (
     Topology,
     WeightedOrder,
 )
-from dataporter.law.keys import MAX_SEED
+from dataporter.law.epochs import Cursor, Place
+from dataporter.law.keys import checked_epoch, checked_seed
 from dataporter.law.state import Progress, dropped, past_the_end, within
 from dataporter.user_warnings import warn_user
 
@@ -109,11 +110,20 @@ class ResumableSampler(Sampler[int]):
         self._pass = _Pass()
         self.times_set = 0  # how often set_epoch was called
         self._drawn_by: weakref.ref[Any] | None = None  # torch's iterator, if it draws ahead
+        # Of the loader that reads the order without drawing from here, and counts by itself.
+        self._reader: weakref.ref[Cursor] | None = None
+        self._place: Place | None = None
 
     @property
     def is_positioned(self) -> bool:
         """True if a position was loaded and no pass has started from it yet."""
-        return self._pass.loaded and not self._pass.begun
+        loaded = self._pass.epoch, self._pass.start
+        is_there = self._place is None or _place_after(self._place.progress) == loaded
+        return self._pass.loaded and not self._pass.begun and is_there
+
+    @property
+    def _live_reader(self) -> Cursor | None:
+        return None if self._reader is None else self._reader()
 
     @property
     def topology(self) -> Topology:
@@ -172,11 +182,18 @@ class ResumableSampler(Sampler[int]):
         epoch = checked_epoch(epoch)
         if is_told_by_wrapper():
             return
-        self._warn_if_dropped(epoch)
+        if self._live_reader is None:  # else the loader warns
+            self._warn_if_dropped(epoch)
+            self._place = None
+        self.go_to(epoch)
+
+    def read_by(self, cursor: Cursor, epoch: int) -> None:
+        """Take note that a loader reads this order in `epoch`: positions are its from now on."""
+        self._reader, self._place = weakref.ref(cursor), cursor.place
         self.go_to(epoch)
 
     def go_to(self, epoch: int) -> None:
-        """Make the next pass use `epoch`, as the loader says that reads this sampler's order."""
+        """Make the next pass use `epoch`."""
         self.times_set += 1
         if epoch != self._pass.epoch or self._pass.begun:
             self._pass = _Pass(epoch=epoch)
@@ -190,10 +207,11 @@ class ResumableSampler(Sampler[int]):
         warn_user(dropped(at, epoch, counts="sampler.epoch", instead=""), PositionDroppedWarning)
 
     def __iter__(self) -> Iterator[int]:
+        self._reader = self._place = None
         if self._pass.begun:
             self._pass = _Pass(epoch=self._pass.epoch + 1)
         self._pass.begun = True
-        self._drawn_by = _torchs_iterator()
+        self._drawn_by = torchs_iterator()
         return self._draw(self._pass)
 
     def _draw(self, current: _Pass) -> Iterator[int]:
@@ -203,7 +221,8 @@ class ResumableSampler(Sampler[int]):
                 yield index
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_drawn_by": None}  # no loader draws from a copy yet
+        # No loader reads a copy yet, or draws from it.
+        return {**self.__dict__, "_drawn_by": None, "_reader": None}
 
     def __len__(self) -> int:
         return self._plan().num_samples()
@@ -220,6 +239,9 @@ class ResumableSampler(Sampler[int]):
     ) -> dict[str, Any]:
         """Return the position of this pass. It can be loaded on any number of ranks.
 
+        If a `ResumableDataLoader` reads this sampler, that is the position after the batch it has
+        delivered last. Iterating over the sampler itself begins a pass of its own.
+
         `batches` is the number of batches of `batch_size` that this rank has received since
         `iter(loader)`. Alternatively `consumed` is the number of samples. One of them is
         required under a torch loader with workers, which draws more than it delivers.
@@ -232,6 +254,9 @@ class ResumableSampler(Sampler[int]):
                 f"consumed={consumed}, batches={batches}, batch_size={batch_size}."
             )
             raise OptionError(msg)
+        if self._place is not None:
+            is_counted = consumed is not None or batches is not None
+            return self._state_at(*_place_in(self._place.progress, is_counted=is_counted))
         drawn = self._pass.drawn
         if batches is not None and batch_size is not None:
             check_int("batches", batches, least=0)
@@ -248,13 +273,25 @@ class ResumableSampler(Sampler[int]):
         if consumed is None:
             self._warn_if_drawn_ahead()
         steps = drawn if consumed is None else consumed
+        return self._state_at(self.epoch, self._plan().position_after(self._pass.start, steps))
+
+    def _state_at(self, epoch: int, position: int) -> dict[str, Any]:
         return {
-            "epoch": self.epoch,
-            "samples_processed": self._plan().position_after(self._pass.start, steps),
+            "epoch": epoch,
+            "samples_processed": position,
             "seed": self.seed,
             "order": self._order.id,
             "length": self._order.length,
         }
+
+    def _check_length(self, saved: int) -> None:
+        if self._order.length != saved:
+            msg = (
+                f"length changed: the state was saved in an epoch of {saved:,} positions, and an "
+                f"epoch that begins now has {self._order.length:,}. Load a state of the loader, "
+                "which holds the length of its epoch."
+            )
+            raise StateMismatchError(msg)
 
     def _warn_if_drawn_ahead(self) -> None:
         if self._drawn_by is None:
@@ -272,7 +309,10 @@ class ResumableSampler(Sampler[int]):
         warnings.warn(msg, DrawnAheadWarning, stacklevel=3)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue where `state` was taken."""
+        """Make the next pass continue where `state` was taken.
+
+        If a `ResumableDataLoader` reads this sampler, that is its next pass, as by its `seek`.
+        """
         wanted = ("epoch", "samples_processed", "seed", "order", "length")
         missing = [name for name in wanted if not isinstance(state, Mapping) or name not in state]
         if missing:
@@ -305,9 +345,39 @@ class ResumableSampler(Sampler[int]):
         moved = within(at, length, step=1, same_data=True)
         if moved is not at:
             warnings.warn(past_the_end(at, length, moved), StateMismatchWarning, stacklevel=2)
+        reader = self._live_reader
+        if reader is None:
+            self._place = None
+        else:
+            reader.seek(moved.epoch, moved.samples_processed)
+            self._check_length(state["length"])
         self._order = order.continued(moved.epoch, moved.samples_processed)
         self.seed = seed
         self._pass = _Pass(epoch=moved.epoch, start=moved.samples_processed, loaded=True)
+
+
+def _place_in(progress: Progress, *, is_counted: bool) -> tuple[int, int]:
+    """Return the epoch and the position that a loader has delivered up to."""
+    if is_counted:
+        msg = (
+            "a ResumableDataLoader reads this sampler and counts what it delivers. Call "
+            "state_dict() without consumed= or batches=."
+        )
+        raise OptionError(msg)
+    if progress.ahead:
+        msg = (
+            "in_order=False: batches were delivered before their turn, and a sampler's state is "
+            "one position. Save loader.state_dict(), which has them all."
+        )
+        raise StateError(msg)
+    return _place_after(progress)
+
+
+def _place_after(progress: Progress) -> tuple[int, int]:
+    """Return the epoch and the position at which a pass goes on."""
+    if progress.finished:
+        return progress.epoch + 1, 0
+    return progress.epoch, progress.samples_processed
 
 
 # Inherits from DistributedSampler only to be recognised: trainers wrap every other sampler in
@@ -431,45 +501,6 @@ def _checked_length(length: int) -> int:
     return length
 
 
-_MAX_CALLERS = 12  # frames between a sampler and its loader, other samplers included
-
-
-def _torchs_iterator() -> weakref.ref[Any] | None:
-    """Return the torch multi-worker iterator that draws from this sampler, or None."""
-    frame = sys._getframe(1)  # noqa: SLF001  nothing else says who called __iter__
-    for _ in range(_MAX_CALLERS):
-        caller = frame.f_locals.get("self")
-        if type(caller).__name__ == "_MultiProcessingDataLoaderIter":
-            return weakref.ref(caller)
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return None
-
-
-# Wrappers of loaders that tell a sampler, in their `__iter__`, how often they were iterated: from 0
-# on in every process, whatever epoch was resumed.
-_COUNTING_WRAPPERS = {
-    "lightning.fabric.wrappers",
-    "lightning_fabric.wrappers",
-    "accelerate.data_loader",
-}
-_WRAPPER_CALLS = 4  # frames at most from a wrapper's `__iter__` to what it calls
-
-
-def is_told_by_wrapper() -> bool:
-    """Return True if a wrapper that counts its own passes has called the caller."""
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  nothing else says who called
-    for _ in range(_WRAPPER_CALLS):
-        if frame is None:
-            return False
-        module = frame.f_globals.get("__name__")
-        if module in _COUNTING_WRAPPERS and frame.f_code.co_name == "__iter__":
-            return True
-        frame = frame.f_back
-    return False
-
-
 def is_own(sampler: object) -> TypeGuard[ResumableSampler]:
     """Return True if a sampler draws from its `order`, so that a plan can replace it."""
     return (
@@ -488,29 +519,3 @@ def group_topology() -> Topology | None:
 def drawn_seed(generator: torch.Generator | None = None) -> int:
     """Draw a seed from a torch generator, the global one by default."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-def checked_seed(seed: object, name: str = "seed", *, optional: bool = False) -> int:
-    """Return a valid seed or raise. With `optional`, the message allows None too."""
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        expected = "an int or None" if optional else "an int"
-        msg = f"{name} must be {expected}, found {type(seed).__name__} {seed!r}."
-        raise OptionTypeError(msg)
-    if not 0 <= seed <= MAX_SEED:
-        msg = f"{name} must be in [0, 2**64), found {seed}."
-        raise OptionError(msg)
-    return seed
-
-
-def checked_epoch(epoch: object) -> int:
-    """Return a valid epoch, or raise."""
-    if isinstance(epoch, bool) or not isinstance(epoch, SupportsIndex):
-        msg = f"epoch must be an int, found {type(epoch).__name__} {epoch!r}."
-        raise OptionTypeError(msg)
-    if operator.index(epoch) < 0:
-        msg = f"epoch must be at least 0, found {epoch}."
-        raise OptionError(msg)
-    if operator.index(epoch) >= 2**63:
-        msg = f"epoch must be below 2**63, found {epoch}."
-        raise OptionError(msg)
-    return operator.index(epoch)

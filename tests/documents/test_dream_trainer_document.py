@@ -130,27 +130,47 @@ def test_efficient_data_loading(loader_class):
     assert flat(plain(batch) for batch in dataloader) == list(range(40))
 
 
-class StatefulDataLoader(DataLoader):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.current_epoch = 0
+def stateful(loader_class):
+    class StatefulDataLoader(loader_class):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.current_epoch = 0
 
-    def state_dict(self):
-        return {
-            "current_epoch": self.current_epoch,
-            "sampler_state": getattr(self.sampler, "state_dict", dict)(),
-        }
+        def state_dict(self):
+            return {
+                "current_epoch": self.current_epoch,
+                "sampler_state": getattr(self.sampler, "state_dict", dict)(),
+            }
 
-    def load_state_dict(self, state_dict):
-        self.current_epoch = state_dict["current_epoch"]
-        if hasattr(self.sampler, "load_state_dict"):
-            self.sampler.load_state_dict(state_dict["sampler_state"])
+        def load_state_dict(self, state_dict):
+            self.current_epoch = state_dict["current_epoch"]
+            if hasattr(self.sampler, "load_state_dict"):
+                self.sampler.load_state_dict(state_dict["sampler_state"])
+
+    return StatefulDataLoader
 
 
-def test_stateful_dataloaders_of_ones_own_resume_with_our_samplers():
+@LOADERS
+def test_stateful_dataloaders_of_ones_own_resume_with_our_samplers(loader_class):
     def loader():
         sampler = ResumableSampler(40, shuffle=True, seed=3)
-        return StatefulDataLoader(Ids(40), batch_size=4, sampler=sampler)
+        return stateful(loader_class)(Ids(40), batch_size=4, sampler=sampler)
+
+    whole = [plain(batch) for batch in loader()]
+    first = loader()
+    batches = iter(first)
+    for _ in range(4):
+        next(batches)
+    resumed = loader()
+    resumed.load_state_dict(first.state_dict())
+    assert [plain(batch) for batch in resumed] == whole[4:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stateful_dataloaders_of_ones_own_resume_with_our_loaders_sampler(num_workers):
+    def loader():
+        options = {"shuffle": True, "seed": 3, "num_workers": num_workers}
+        return stateful(ResumableDataLoader)(Ids(40), batch_size=4, **options)
 
     whole = [plain(batch) for batch in loader()]
     first = loader()

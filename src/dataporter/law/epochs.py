@@ -31,6 +31,16 @@ class _Start:
     chosen: bool = False  # by set_epoch: not to be moved on to the next epoch
 
 
+class Place:
+    """The place where a run stands, for all who want to know it."""
+
+    __slots__ = ("progress",)
+
+    def __init__(self, progress: Progress) -> None:
+        # Read by state_dict() at any moment: replaced as a whole, never changed in place.
+        self.progress = progress
+
+
 class Source(Protocol):
     """The source of the passes, as far as a cursor asks it."""
 
@@ -58,6 +68,10 @@ class Source(Protocol):
         """A pass that was to begin at `progress` could not, whatever was drawn for it."""
         ...
 
+    def tell_epoch(self, epoch: int, cursor: Cursor) -> None:
+        """The run stands where a cursor says, in an epoch."""
+        ...
+
 
 class Cursor:
     """The place where a run stands, and the rules by which it moves.
@@ -82,12 +96,24 @@ class Cursor:
         self._pass = 0
         self._is_open = False  # a pass has begun since, and may have been broken off
         self._taken_back: Progress | None = None  # of a pass that could not begin
-        # Read by state_dict() at any moment: replaced as a whole, never changed in place.
-        self.progress = self._start.progress
+        self.place = Place(self._start.progress)
         self._earlier: tuple[Progress, ...] = ()  # of this pass, before the last batches
         self._contents: Any = None
         self.loads = 0
         self.changes = 0  # of what passes consist of, loads included
+
+    @property
+    def progress(self) -> Progress:
+        """The progress of the run."""
+        return self.place.progress
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        self.place.progress = progress
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._source.tell_epoch(self.progress.epoch, self)  # this source is a copy too
 
     @property
     def has_loaded_start(self) -> bool:

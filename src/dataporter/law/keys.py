@@ -7,9 +7,13 @@ make (seed 1, epoch 0) and (seed 0, epoch 1) the same run.
 from __future__ import annotations
 
 import hashlib
+import operator
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dataporter.errors import OptionError, OptionTypeError
 
 MAX_SEED = 2**64 - 1
 _MASK = 2**64 - 1
@@ -71,3 +75,29 @@ def uniform(key: int, counters: NDArray[np.int64]) -> NDArray[np.float64]:
     # 53 random bits, moved to the middle of their cell, so that log() is always finite.
     cells = (mix(key, counters) >> np.uint64(11)).astype(np.float64)
     return np.minimum((cells + 0.5) * 2.0**-53, np.nextafter(1.0, 0.0))
+
+
+def checked_seed(seed: object, name: str = "seed", *, optional: bool = False) -> int:
+    """Return a valid seed or raise. With `optional`, the message allows None too."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        expected = "an int or None" if optional else "an int"
+        msg = f"{name} must be {expected}, found {type(seed).__name__} {seed!r}."
+        raise OptionTypeError(msg)
+    if not 0 <= seed <= MAX_SEED:
+        msg = f"{name} must be in [0, 2**64), found {seed}."
+        raise OptionError(msg)
+    return seed
+
+
+def checked_epoch(epoch: object) -> int:
+    """Return a valid epoch, or raise."""
+    if isinstance(epoch, bool) or not isinstance(epoch, SupportsIndex):
+        msg = f"epoch must be an int, found {type(epoch).__name__} {epoch!r}."
+        raise OptionTypeError(msg)
+    if operator.index(epoch) < 0:
+        msg = f"epoch must be at least 0, found {epoch}."
+        raise OptionError(msg)
+    if operator.index(epoch) >= 2**63:
+        msg = f"epoch must be below 2**63, found {epoch}."
+        raise OptionError(msg)
+    return operator.index(epoch)

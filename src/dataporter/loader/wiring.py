@@ -10,10 +10,10 @@ from dataporter.engine import Runner, WorkerOptions
 from dataporter.errors import OptionError
 from dataporter.fetch import Fetcher, conversion_of
 from dataporter.law import OrderedDataset, Topology
-from dataporter.law.keys import key_as_int
+from dataporter.law.keys import checked_seed, key_as_int
 from dataporter.law.lane_states import Lanes
 from dataporter.loader.options import LoaderOptions, as_device
-from dataporter.samplers import ResumableSampler, checked_seed, group_topology, is_own
+from dataporter.samplers import ResumableSampler, group_topology, is_own
 from dataporter.sources.lanes.fetcher import LaneFetcher
 from dataporter.sources.lanes.indexed_source import IndexedLaneSource
 from dataporter.sources.lanes.iterable import Iterable

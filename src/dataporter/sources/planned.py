@@ -298,14 +298,15 @@ class PlannedSource(Source):
         return self._sampler
 
     def follow_sampler(self, cursor: Cursor) -> None:
-        if not self._sampler.is_positioned:
+        if self._sampler.is_positioned:
+            start = self._sampler.state_dict()
+            cursor.seek(start["epoch"], start["samples_processed"])
+        else:
             super().follow_sampler(cursor)
-            return
-        start = self._sampler.state_dict()
-        cursor.seek(start["epoch"], start["samples_processed"])
+        self.tell_epoch(cursor.progress.epoch, cursor)
 
-    def tell_epoch(self, epoch: int) -> None:
-        self._sampler.go_to(epoch)
+    def tell_epoch(self, epoch: int, cursor: Cursor) -> None:
+        self._sampler.read_by(cursor, epoch)
         self.note_epoch_told()
 
     def _mark(self) -> int | None:

@@ -258,8 +258,11 @@ class Source(ABC):
         if epoch := epoch_of(self.epoch_holder):
             cursor.set_epoch(epoch)
 
-    def tell_epoch(self, epoch: int) -> None:
-        """Tell the sampler or dataset the epoch, as torch's DistributedSampler has to be told."""
+    def tell_epoch(self, epoch: int, cursor: Cursor) -> None:
+        """Tell the sampler or dataset the epoch, as torch's DistributedSampler has to be told.
+
+        The cursor knows the rest of where the run stands.
+        """
         if self.epoch_holder is not None:
             self.epoch_holder.set_epoch(epoch)
         self.note_epoch_told()

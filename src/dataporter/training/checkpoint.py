@@ -28,7 +28,7 @@ from dataporter.errors import (
     OptionTypeError,
     StateMismatchError,
 )
-from dataporter.samplers import checked_epoch
+from dataporter.law.keys import checked_epoch
 from dataporter.training.checkpoint_file import (
     Label,
     checkpoints_in,

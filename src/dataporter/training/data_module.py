@@ -27,9 +27,8 @@ from dataporter.errors import (
     StateMismatchWarning,
 )
 from dataporter.law import ShuffledOrder
-from dataporter.law.keys import key_as_int
+from dataporter.law.keys import checked_seed, key_as_int
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.samplers import checked_seed
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable
 from dataporter.strategies import resolve_strategy

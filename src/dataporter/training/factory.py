@@ -10,9 +10,9 @@ import torch
 
 from dataporter.arguments import check_flag, check_int, check_names
 from dataporter.errors import OptionError, OptionTypeError
+from dataporter.law.keys import checked_seed
 from dataporter.loader.options import as_device
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.samplers import checked_seed
 
 # Enough to prepare batches while a device computes. Without a device, workers would take cores
 # away from the computation.

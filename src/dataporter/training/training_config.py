@@ -10,7 +10,7 @@ from typing import Any
 
 from dataporter.arguments import check_int, check_names, check_number
 from dataporter.errors import OptionError
-from dataporter.samplers import checked_seed
+from dataporter.law.keys import checked_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,8 +72,8 @@ class IndexedLaneSource(LaneSource):
     def follow_sampler(self, cursor: Cursor) -> None:
         self._inner.follow_sampler(cursor)
 
-    def tell_epoch(self, epoch: int) -> None:
-        self._inner.tell_epoch(epoch)
+    def tell_epoch(self, epoch: int, cursor: Cursor) -> None:
+        self._inner.tell_epoch(epoch, cursor)
         self.note_epoch_told()
 
     def _mark(self) -> int | None:
