@@ -241,7 +241,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         self._fetch.begin_pass()
         reading = self._source.begin(progress, same_workers=self._runner.goes_on)
         if self._cursor.progress is progress:  # not of an older pass that goes on
-            self._cursor.progress = reading.progress
+            self._cursor.place.progress = reading.progress
         results = self._runner.run(
             reading.tasks,
             reading.fetch,

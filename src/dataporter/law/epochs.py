@@ -105,15 +105,13 @@ class Cursor:
     @property
     def progress(self) -> Progress:
         """The progress of the run."""
+        # Where it is replaced, and other assignments follow, no call may come in between: at calls
+        # Python runs handlers of signals.
         return self.place.progress
-
-    @progress.setter
-    def progress(self, progress: Progress) -> None:
-        self.place.progress = progress
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._source.tell_epoch(self.progress.epoch, self)  # this source is a copy too
+        self._source.tell_epoch(self.place.progress.epoch, self)  # this source is a copy too
 
     @property
     def has_loaded_start(self) -> bool:
@@ -126,7 +124,7 @@ class Cursor:
         self._is_open = False
         self._taken_back = None  # what is loaded was put in its place
         self._earlier = ()
-        self.progress = progress
+        self.place.progress = progress
         self.loads += 1
         self.changes += 1
 
@@ -154,12 +152,12 @@ class Cursor:
         self._settle()
         self._start = _Start(progress=self._source.fresh(epoch))
         self._earlier = ()
-        self.progress = self._start.progress
+        self.place.progress = self._start.progress
 
     def seek(self, epoch: int, position: int) -> None:
         """Make the next pass begin at a position of an epoch, whatever was loaded before."""
         if position:
-            self._source.at(self.progress, position)  # raises before anything has changed
+            self._source.at(self.place.progress, position)  # raises before anything has changed
         self._undo_beginning()
         if self.has_loaded_start:
             self._source.undo_restore()
@@ -177,7 +175,7 @@ class Cursor:
         if start is None or not start.loaded:
             self._settle()
         if start is None:
-            progress = self._source.fresh(self.progress.epoch + 1)
+            progress = self._source.fresh(self.place.progress.epoch + 1)
         elif not start.loaded:
             progress = self._source.fresh(start.progress.epoch)
         elif start.progress.finished and not start.chosen:
@@ -188,7 +186,7 @@ class Cursor:
         begun = _Start(progress=progress, loaded=loaded, chosen=True)
         # Assignments only, so that an interrupt leaves either pass whole.
         self._begun, self._start, self._earlier = begun, None, ()
-        self.progress, self._is_open = progress, True
+        self.place.progress, self._is_open = progress, True
         self._pass += 1
         return progress
 
@@ -208,8 +206,8 @@ class Cursor:
 
     def _settle(self) -> None:
         """If a pass was broken off, have what was drawn ahead of it forgotten, once."""
-        if self._is_open and not self.progress.finished:
-            self._source.settle(self.progress)
+        if self._is_open and not self.place.progress.finished:
+            self._source.settle(self.place.progress)
         self._is_open = False
 
     @property
@@ -221,9 +219,9 @@ class Cursor:
         """Take note of what pass number `by` has handed over."""
         if by == self._pass:
             if not progress.finished:  # the end is no batch
-                self._earlier = (*self._earlier[1 - MOST_UNUSED :], self.progress)
+                self._earlier = (*self._earlier[1 - MOST_UNUSED :], self.place.progress)
                 self._contents = contents
-            self.progress = progress
+            self.place.progress = progress
 
     @property
     def in_hand(self) -> Any:
@@ -233,4 +231,4 @@ class Cursor:
     def before(self, batches: int) -> Progress:
         """Return the progress before the last `batches` of this pass, at most its start."""
         back = min(batches, len(self._earlier))
-        return self._earlier[-back] if back else self.progress
+        return self._earlier[-back] if back else self.place.progress

@@ -17,11 +17,11 @@ import torch.distributed as dist
 
 from dataporter.errors import OptionError, TopologyError
 from dataporter.law import Tail, Topology, located
+from dataporter.law.keys import checked_epoch
 from dataporter.samplers import (
     JoiningSampler,
     ResumableDistributedSampler,
     ResumableSampler,
-    checked_epoch,
     drawn_seed,
     group_topology,
 )
