@@ -28,7 +28,9 @@ from dataporter.loader.options import LoaderOptions, arguments_of
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import is_iterable
-from dataporter.sources.users_sampler import is_put_back_by_state
+from dataporter.sources.source import Resumption
+from dataporter.sources.torchdatas_sampler import GivenSampler, progress_of_sampler
+from dataporter.sources.users_sampler import epoch_of
 from dataporter.strategies import Strategy
 
 __all__ = [
@@ -120,60 +122,58 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
 
     def _load_torchdata_state(self, found: TorchdataState) -> None:
         """Continue where a state of torchdata was taken."""
-        has_lanes = "lanes" in self.state_dict()
-        if (found.lanes is not None) != has_lanes:
+        if (found.lanes is not None) != self._source.has_lanes:
             msg = (
                 "this state of torchdata was saved over another kind of dataset: an iterable or a "
                 "dataset with a state on one side, neither on the other. Resume with the same."
             )
             raise StateMismatchError(msg)
-        samples = self._samples_of(found)
-        changed: dict[str, Any] = {"batches_processed": found.steps, "finished": found.finished}
-        if found.lanes is not None:
-            changed["lanes"] = lanes_to_state(found.lanes)
-        if not is_iterable(self.dataset):
-            changed |= self._changed_by_sampler(found)
-        if set(changed) == {"batches_processed", "finished"} and not found.finished:
-            self.seek(0, samples)
+        if is_iterable(self.dataset) or self.plan is not None:
+            self._load_place(found)
         else:
-            super().load_state_dict(
-                {**self.state_dict(), "epoch": 0, "samples_processed": samples, **changed}
+            given = self._options.sampler, self._options.batch_sampler
+            sampler = GivenSampler(
+                given[0] if given[1] is None else given[1],
+                yields_batches=given[1] is not None,
+                batch_size=self.batch_size,
             )
-        if found.steps_since and not found.finished:
+            progress = progress_of_sampler(found, self._source, sampler)
+            self._go_on(Resumption(progress._replace(lanes=found.lanes), self.seed))
+        if found.lanes is not None and found.steps_since and not found.finished:
             self._read_and_drop(found.steps_since)
 
-    def _samples_of(self, found: TorchdataState) -> int:
-        """Count the samples that a state of torchdata has delivered."""
-        if is_iterable(self.dataset):
-            return found.steps * (self.batch_size or 1)
-        samples = found.steps if found.samples is None else found.samples
-        length = self.state_dict()["num_samples"]
-        return samples if length is None else min(samples, length)
+    def _load_place(self, found: TorchdataState) -> None:
+        """Continue where a state of torchdata was taken, in an order without a sampler."""
+        self._check_has_no_sampler(found)
+        epoch = epoch_of(self._source.epoch_holder)  # torchdata counts none: the user has told it
+        steps = found.steps if found.lanes is not None else found.steps + found.steps_since
+        samples, length = steps * (self.batch_size or 1), self._source.length
+        changed: dict[str, Any] = {
+            "epoch": epoch or 0,
+            "samples_processed": samples if length is None else min(samples, length),
+            "batches_processed": steps,
+            "finished": found.finished,
+        }
+        if found.lanes is not None:
+            changed["lanes"] = lanes_to_state(found.lanes)
+        super().load_state_dict({**self.state_dict(), **changed})
 
-    def _changed_by_sampler(self, found: TorchdataState) -> dict[str, Any]:
-        """Put what a state of torchdata says of a sampler where this loader keeps it."""
-        if self.plan is not None:
-            if found.generator is not None or self.state_dict()["shuffle"]:
-                msg = (
-                    "this state of torchdata was shuffled by torchdata's RandomSampler, or this "
-                    "loader shuffles and it did not. dataporter's own shuffle is another order: to "
-                    "continue, pass sampler=RandomSampler(dataset) of "
-                    "dataporter.stateful_dataloader."
-                )
-                raise StateMismatchError(msg)
-            return {}
-        if is_put_back_by_state(self.batch_sampler or self.sampler):
-            if found.sampler is None:
-                msg = (
-                    "this state of torchdata has no state of a sampler, and this loader's has "
-                    "one. Resume with the sampler that it was saved with."
-                )
-                raise StateMismatchError(msg)
-            return {"sampler": {"state": found.sampler, "ended": False}}
-        if found.generator is not None and isinstance(self.sampler, RandomSampler):
-            self.sampler.generator.set_state(found.generator)
-        self.seek(0)  # from here on the state has what the sampler starts from
-        return {}
+    def _check_has_no_sampler(self, found: TorchdataState) -> None:
+        """Refuse what torchdata says of a sampler where this loader has its own order."""
+        if found.generator is not None or self._source.shuffle:
+            msg = (
+                "this state of torchdata was shuffled by torchdata's RandomSampler, or this "
+                "loader shuffles and it did not. dataporter's own shuffle is another order: to "
+                "continue, pass sampler=RandomSampler(dataset) of "
+                "dataporter.stateful_dataloader."
+            )
+            raise StateMismatchError(msg)
+        if found.sampler is not None or found.iterator is not None:
+            msg = (
+                "this state of torchdata has the state of a sampler, and this loader has an order "
+                "of its own. Pass the sampler or batch_sampler that it was saved with."
+            )
+            raise StateMismatchError(msg)
 
     def _read_and_drop(self, steps: int) -> None:
         """Go on by so many batches, since nothing says where they lead to."""
@@ -329,7 +329,7 @@ class StatefulDistributedSampler(DistributedSampler[Any]):
             yield index
 
     def state_dict(self) -> dict[str, Any]:
-        return {"yielded": self.yielded}
+        return {"yielded": self.yielded if self.next_yielded is None else self.next_yielded}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         yielded = state_dict.get("yielded")

@@ -1,19 +1,17 @@
 """States that the real torchdata has saved are continued, or refused with the reason."""
 
-import warnings
 from typing import Any
 
 import pytest
 import torch
-from support import Ids, Stateful, one_pass, plain
-from torch.utils.data import IterableDataset, get_worker_info
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import Ids, Stateful, Stateless, one_pass, plain
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, get_worker_info
+from torchdata_programs import FIELDS, Endless, PlacedSampler, Program, Theirs, verdict
 
 from dataporter import FastForwardWarning, StateFormatError, StateMismatchError
 from dataporter.stateful_dataloader import RandomSampler, StatefulDataLoader
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torchdata.stateful_dataloader import StatefulDataLoader as Theirs
 
 # torchdata uses what torch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
@@ -135,10 +133,12 @@ def test_an_iterable_without_a_state_is_read_again():
     assert one_pass(loader) == rest
 
 
-def test_an_iterable_without_a_state_of_which_a_part_had_ended_is_refused():
-    state, _ = broken_off(Theirs(Streamed(1, 11), 2, num_workers=2), 3)
-    with pytest.raises(StateMismatchError, match="how far each had come"):
-        StatefulDataLoader(Streamed(1, 11), 2, num_workers=2).load_state_dict(state)
+def test_an_iterable_without_a_state_of_which_a_part_had_ended_is_read_again():
+    state, rest = broken_off(Theirs(Streamed(1, 11), 2, num_workers=2), 3)
+    loader = StatefulDataLoader(Streamed(1, 11), 2, num_workers=2)
+    with pytest.warns(FastForwardWarning, match="2 batches"):  # the other lane has ended
+        loader.load_state_dict(state)
+    assert one_pass(loader) == rest
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -147,6 +147,113 @@ def test_a_dataset_with_a_state_goes_on(workers):
     loader = StatefulDataLoader(Counting(20), 3, num_workers=2)
     loader.load_state_dict(state)
     assert one_pass(loader) == rest
+
+
+def test_batches_of_a_batch_sampler_are_not_taken_for_samples():
+    def batches() -> BatchSampler:
+        return BatchSampler(range(8), 3, drop_last=False)
+
+    state, rest = broken_off(Theirs(Ids(8), batch_sampler=batches()), 2)
+    loader = StatefulDataLoader(Ids(8), batch_sampler=batches())
+    loader.load_state_dict(state)
+    assert (loader.batches_processed, loader.samples_processed) == (2, 6)
+    assert one_pass(loader) == rest == [[6, 7]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_a_sampler_without_a_length_goes_on(workers, batch_size):
+    state, rest = broken_off(Theirs(Ids(9), batch_size, sampler=Endless(9), num_workers=workers), 2)
+    loader = StatefulDataLoader(Ids(9), batch_size, sampler=Endless(9))
+    loader.load_state_dict(state)
+    assert one_pass(loader) == rest
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_end_of_an_epoch_of_a_sampler_with_a_state_and_workers_is_followed_by_the_next(every):
+    def sampler() -> Stateful:
+        return Stateful(20, 15)
+
+    options = {"num_workers": 2, "snapshot_every_n_steps": every}
+    theirs = Theirs(Ids(20), 3, sampler=sampler(), **options)
+    list(theirs)
+    state = theirs.state_dict()
+    loader = StatefulDataLoader(Ids(20), 3, sampler=sampler(), **options)
+    loader.load_state_dict(state)
+    assert one_pass(loader) == one_pass(theirs)
+
+
+@pytest.mark.parametrize(("workers", "lengths"), [(0, (11,)), (2, (11, 3))])
+def test_the_end_of_an_iterable_without_a_state_is_followed_by_the_next_epoch(workers, lengths):
+    theirs = Theirs(Streamed(*lengths), 2, num_workers=workers)
+    list(theirs)
+    loader = StatefulDataLoader(Streamed(*lengths), 2, num_workers=workers)
+    loader.load_state_dict(theirs.state_dict())
+    assert one_pass(loader) == one_pass(theirs)
+
+
+def test_the_epoch_that_a_sampler_was_told_is_kept():
+    def sampler() -> DistributedSampler:
+        shared = DistributedSampler(range(20), 2, 1, seed=3)
+        shared.set_epoch(5)
+        return shared
+
+    state, rest = broken_off(Theirs(Ids(20), 3, sampler=sampler()), 2)
+    loader = StatefulDataLoader(Ids(20), 3, sampler=sampler())
+    loader.load_state_dict(state)
+    assert loader.epoch == 5
+    assert one_pass(loader) == rest
+
+
+@pytest.mark.parametrize(
+    ("saved_with", "loaded_with", "said"),
+    [
+        ({"sampler": Stateless(20)}, {"sampler": Stateless(20)}, "a global random generator"),
+        ({"sampler": PlacedSampler(20)}, {"sampler": PlacedSampler(20)}, "sampler's iterator"),
+        ({"sampler": Stateful(20, 20)}, {}, "has an order of its own"),
+        ({"sampler": Stateful(20, 20)}, {"sampler": range(20)}, "has no load_state_dict"),
+        ({"sampler": range(20)}, {"sampler": Stateful(20, 20)}, "has no state of a sampler"),
+        ({"shuffle": True}, {"sampler": range(20)}, r"sampler=RandomSampler\(dataset\)"),
+        ({}, {"sampler": RandomSampler(range(20))}, "or the other way round"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused_and_changes_nothing(saved_with, loaded_with, said):
+    state, _ = broken_off(Theirs(Ids(20), 3, **saved_with), 2)
+    torch.manual_seed(1)
+    loader = StatefulDataLoader(Ids(20), 3, **loaded_with)
+    before, generators = loader.state_dict(), torch.get_rng_state()
+    with pytest.raises(StateMismatchError, match=said):
+        loader.load_state_dict(state)
+    assert str(loader.state_dict()) == str(before)
+    assert torch.equal(torch.get_rng_state(), generators)
+
+
+PROGRAMS = {name: st.sampled_from(values) for name, values in FIELDS.items()}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.builds(Program, **PROGRAMS))
+def test_whatever_torchdata_saves_is_continued_as_there_or_refused(program):
+    assert verdict(program).startswith(("right", "refused")), verdict(program)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        {"order": "batch sampler", "done": 5},
+        {"order": "torchdata's batches, shuffled", "every": 1, "done": 2},
+        {"dataset": "map with a state", "order": "sampler with a state", "epoch": 0, "done": 2},
+        {"dataset": "stream", "every": 1, "done": None},
+        {"dataset": "stream, state of its iterator", "length": 17, "epoch": 0, "done": 4},
+    ],
+    ids=str,
+)
+def test_with_workers_it_is_continued_as_there(program):
+    common = {"dataset": "map", "order": "sequential", "length": 12, "batch_size": 3}
+    program = Program(
+        **common | {"drop_last": False, "workers": 2, "every": 3, "epoch": 1} | program
+    )
+    assert verdict(program).startswith("right")
 
 
 @pytest.mark.parametrize("dataset", [Ids(12), Kept(12)])

@@ -50,6 +50,11 @@ class Lanes(NamedTuple):
     last: int = -1
     has_worker_info: bool | None = None
 
+    @property
+    def are_at_start(self) -> bool:
+        """True if no pass over any of them has begun."""
+        return all(lane.is_at_start for lane in self.each.values())
+
     def with_lane(self, lane: int, state: LaneState) -> Lanes:
         """Say that a lane was delivered up to `state`."""
         return Lanes(self.count, {**self.each, lane: state}, lane, self.has_worker_info)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dataporter.errors import StateFormatError, StateMismatchError
+from dataporter.errors import StateFormatError
 from dataporter.law.lane_states import Lanes, LaneState, pack
 
 
@@ -17,10 +17,12 @@ class TorchdataState(NamedTuple):
 
     steps: int  # batches delivered when the states below were taken
     steps_since: int  # and since
-    samples: int | None  # drawn from the sampler at that time
+    samples: int | None  # drawn from the sampler at that time, None where that was not counted
     finished: bool
+    has_workers: bool
     generator: Any  # of torchdata's RandomSampler at the start of the epoch, None without
     sampler: Any  # the state of a sampler of the user's own, None without
+    iterator: Any  # the state of that sampler's iterator, None without
     lanes: Lanes | None  # of an iterable, or a dataset with a state
 
 
@@ -52,36 +54,53 @@ def _read(state: Mapping[str, Any]) -> TorchdataState:
         last = snapshot["_last_yielded_worker_id"]
     else:
         main, step, workers, last = state, state["_num_yielded"], [state], 0
-    lanes = _lanes(workers, step, last)
-    if lanes is not None and state["_iterator_finished"] and "_snapshot" in state:
-        # They are as of before the end, and new workers begin the next epoch.
-        lanes = lanes._replace(each={lane: LaneState(ended=True) for lane in lanes.each})
-    drawn = main["_sampler_iter_state"] or {}
-    random = drawn.get("sampler_iter_state", drawn)
+    finished, has_workers = state["_iterator_finished"], "_snapshot" in state
+    iterator, sampler, samples = main["_sampler_iter_state"], main["_index_sampler_state"], None
+    if _has(iterator, "samples_yielded"):  # torchdata's BatchSampler, and what is in it
+        sampler, samples = iterator.get("sampler_state"), iterator["samples_yielded"]
+        iterator = iterator.get("sampler_iter_state")
+    lanes = _lanes(workers, step, last, begin_anew=finished and has_workers)
+    if lanes is not None and not finished and lanes.are_at_start:
+        step, steps_since = 0, step + steps_since
+    generator = None
+    if _has(iterator, "generator", "yielded"):  # torchdata's RandomSampler
+        generator, samples = iterator["generator"], iterator["yielded"]
+        iterator = None
     return TorchdataState(
         steps=step,
         steps_since=steps_since,
-        samples=drawn.get("samples_yielded", drawn.get("yielded")),
-        finished=state["_iterator_finished"],
-        generator=random.get("generator") if isinstance(random, Mapping) else None,
-        sampler=drawn.get("sampler_state", main["_index_sampler_state"]),
+        samples=samples,
+        finished=finished,
+        has_workers=has_workers,
+        generator=generator,
+        sampler=sampler,
+        iterator=iterator,
         lanes=lanes,
     )
 
 
-def _lanes(workers: list[Mapping[str, Any]], step: int, last: int) -> Lanes | None:
-    """The workers' streams as lanes; None where there is nothing to keep of them."""
+def _has(state: Any, *names: str) -> bool:
+    return isinstance(state, Mapping) and all(name in state for name in names)
+
+
+def _lanes(
+    workers: list[Mapping[str, Any]], step: int, last: int, *, begin_anew: bool
+) -> Lanes | None:
+    """The workers' streams as lanes; None where there is nothing to keep of them.
+
+    States of workers are as of before the end of an epoch, and new workers begin the next one. If
+    streams without a state have ended, nothing says how far each had come: all are at their start.
+    """
     count = len(workers)
     iterable = workers[0]["fetcher_state"] is not None
     if not iterable and all(worker["dataset_state"] is None for worker in workers):
         return None
+    if begin_anew:
+        return Lanes(count=count, each=dict.fromkeys(range(count), LaneState(ended=True)))
     each = {lane: _lane(worker, -(-(step - lane) // count)) for lane, worker in enumerate(workers)}
-    if any(lane.ended for lane in each.values()) and any(_is_bare(lane) for lane in each.values()):
-        msg = (
-            "this state of torchdata is of an iterable without a state of its own, of which some "
-            "workers had ended: how far each had come is not in it. Begin the epoch anew."
-        )
-        raise StateMismatchError(msg)
+    some_ended = any(lane.ended for lane in each.values()) and count > 1
+    if some_ended and any(lane.dataset is lane.iterator is None for lane in each.values()):
+        return Lanes(count=count, each=dict.fromkeys(range(count), LaneState()))
     return Lanes(count=count, last=last if step else -1, each=each)
 
 
@@ -96,7 +115,3 @@ def _lane(worker: Mapping[str, Any], batches: int) -> LaneState:
         dataset=packed.get("dataset"),
         iterator=packed.get("iterator"),
     )
-
-
-def _is_bare(lane: LaneState) -> bool:
-    return lane.dataset is None and lane.iterator is None

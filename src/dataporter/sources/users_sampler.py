@@ -64,7 +64,7 @@ class UsersSampler:
     def __init__(self, sampler: Any, *, yields_batches: bool) -> None:
         self.outermost = sampler
         self.yields_batches = yields_batches
-        self._chain = list(_chain(sampler))
+        self._chain = list(chain_of(sampler))
         self._stateful = _by_state(sampler)
         self._before_restore: Any = None
         self._between = Drawer()  # owns it while no pass draws: what the next one starts from
@@ -208,7 +208,8 @@ class UsersSampler:
         return None
 
 
-def _chain(sampler: Any) -> Iterator[Any]:
+def chain_of(sampler: Any) -> Iterator[Any]:
+    """Yield a sampler, and the samplers in it, from the outermost inwards."""
     seen: list[Any] = []
     while sampler is not None and not any(sampler is part for part in seen):
         seen.append(sampler)

@@ -104,7 +104,7 @@ class LaneSource(Source):
         if self._reads_inline:
             lanes = _begun(lanes, fetch.open(starts, keys))
             progress, starts = progress._replace(lanes=lanes), {}
-        if all(state.is_at_start for state in lanes.each.values()):
+        if lanes.are_at_start:
             self._began = lanes
         self._put_back = set()
         reading = LaneReading(over, progress, starts, keys, in_order=in_order, every=self._every)
