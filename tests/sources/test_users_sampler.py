@@ -216,6 +216,22 @@ def test_breaking_off_forgets_what_workers_were_asked_for_ahead(num_workers, set
     assert one_pass(loader) == [[2, 3], [4, 5], [6, 7], [8, 9]]
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("left", ["at its end", "early"])
+def test_a_state_loaded_into_the_sampler_after_a_pass_is_followed(num_workers, left):
+    loader = ResumableDataLoader(
+        Ids(20), 4, sampler=Stateful(20, 20), num_workers=num_workers, prefetch_factor=9
+    )
+    state = loader.sampler.state_dict()
+    batches = one_pass(loader)
+    iterator = iter(loader)
+    for _ in range(2 if left == "early" else 5):
+        next(iterator)
+    del iterator
+    loader.sampler.load_state_dict(state)
+    assert one_pass(loader) == batches
+
+
 def test_a_failed_load_leaves_a_stateful_sampler_where_it_was():
     loader = ResumableDataLoader(range(10), 2, sampler=Resetting(), seed=1)
     batches = iter(loader)

@@ -132,6 +132,8 @@ class SampledSource(Source):
     def settle(self, progress: Progress) -> None:
         if progress.sampler is None and progress.rng_state is None:
             return  # nothing that the next epoch would be drawn from
+        if self._sampler.was_moved():
+            return  # by the user, to where the next epoch begins
         self._sampler.restore(progress.sampler, progress.rng_state)
         # A pass that has begun has drawn its first index, by whichever engine: two passes that
         # begin one after the other differ.
@@ -236,6 +238,7 @@ class SampledSource(Source):
         while True:
             indices, numbers, reached = drawing.batch(size, reached, progress.ahead)
             if indices is None or (self._drop_last and len(indices) < size):
+                self._sampler.capture()  # it has ended, and may have reset itself
                 return
             yield indices, numbers, reached
             if self._is_short(indices):

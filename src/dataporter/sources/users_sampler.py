@@ -19,7 +19,7 @@ import copy
 import json
 import operator
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,7 @@ class UsersSampler:
         self.yields_batches = yields_batches
         self._chain = list(chain_of(sampler))
         self._stateful = _by_state(sampler)
+        self._left_at: Any = None  # its state when it was captured last
         self._before_restore: Any = None
         self._between = Drawer()  # owns it while no pass draws: what the next one starts from
         self._drawer = self._between
@@ -105,7 +106,12 @@ class UsersSampler:
         """Its state now, copied, since a sampler may go on changing what it returned."""
         if self._stateful is None:
             return None
-        return {"state": copy.deepcopy(self._stateful.state_dict()), "ended": ended}
+        self._left_at = copy.deepcopy(self._stateful.state_dict())
+        return {"state": self._left_at, "ended": ended}
+
+    def was_moved(self) -> bool:
+        """Return True if somebody has loaded another state into it since it was captured last."""
+        return self._stateful is not None and not _equal(self._left_at, self._stateful.state_dict())
 
     def capture_start(self) -> tuple[dict[str, Any] | None, str | None]:
         """Capture everything an epoch is drawn from: states of parts, and generators."""
@@ -229,6 +235,18 @@ def _by_state(sampler: Any) -> Any:
             return None
         sampler = sampler.sampler
     return sampler
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Compare two states; True where that cannot be said."""
+    try:
+        if isinstance(one, Mapping):
+            return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+        if isinstance(one, list | tuple):
+            return len(one) == len(other) and all(map(_equal, one, other))
+        return bool(np.all(np.asarray(one == other)))
+    except Exception:  # noqa: BLE001  states can hold anything
+        return True
 
 
 def is_put_back_by_state(sampler: Any) -> bool:
