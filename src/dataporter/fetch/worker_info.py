@@ -4,7 +4,7 @@ Datasets ask torch which worker they run in. torch keeps the answer in a private
 offers no way to set it. No other file imports such a module. Three read a private name, since torch
 has no public one: `_cdata` of a generator (`generator_memory.py`), `_datapipe` of a wrapped pipe,
 and its class `_IterDataPipeSerializationWrapper` (`sources/lanes/datapipes.py`), and the class
-`_MultiProcessingDataLoaderIter` (`samplers.py`). Both classes are recognised by their names alone.
+`_MultiProcessingDataLoaderIter` (`callers.py`). Both classes are recognised by their names alone.
 """
 
 from __future__ import annotations
