@@ -15,8 +15,9 @@ from torch.utils.data import DistributedSampler
 from dataporter.errors import TopologyError
 from dataporter.law import Topology
 from dataporter.loader.options import LoaderOptions, arguments_of
+from dataporter.ranks import group_topology
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.samplers import ResumableSampler, group_topology, is_own
+from dataporter.samplers import ResumableSampler, is_own
 from dataporter.sources.loading import resumption
 from dataporter.strategies import resolve_strategy
 

@@ -44,6 +44,7 @@ from dataporter.loader.wiring import (
     make_source,
     worker_options,
 )
+from dataporter.ranks import group_topology
 from dataporter.sources.delivered import Delivered
 from dataporter.sources.lanes.datapipes import is_datapipe, with_shuffling
 from dataporter.sources.loading import resumption
@@ -227,7 +228,9 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         if not progress:
             return numbered(self)
         return numbered_with_bar(
-            self, progress_bars(), is_shown=lambda: self._source.topology.rank == 0
+            self,
+            progress_bars(),
+            is_shown=lambda: (group_topology() or self._source.topology).rank == 0,
         )
 
     def __len__(self) -> int:

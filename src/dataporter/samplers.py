@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
-import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler, Sampler
 
@@ -47,6 +46,7 @@ from dataporter.law import (
 from dataporter.law.epochs import Cursor, Place
 from dataporter.law.keys import checked_epoch, checked_seed
 from dataporter.law.state import Progress, dropped, past_the_end, within
+from dataporter.ranks import check_who_shares, data_topology
 from dataporter.user_warnings import warn_user
 
 
@@ -414,7 +414,9 @@ class ResumableDistributedSampler(ResumableSampler, DistributedSampler[int]):  #
             replacement=replacement,
             num_samples=num_samples,
         )
-        group = group_topology()
+        if rank is None or num_replicas is None:
+            check_who_shares()
+        group = data_topology()
         if group is None and (rank is None or num_replicas is None):
             msg = (
                 "no process group is initialized. Call torch.distributed.init_process_group() "
@@ -439,14 +441,23 @@ class ResumableDistributedSampler(ResumableSampler, DistributedSampler[int]):  #
 
 
 class JoiningSampler(ResumableSampler, DistributedSampler[int]):  # type: ignore[override]
-    """A `ResumableSampler` that becomes one rank's share when a process group is initialized.
+    """A loader's own sampler: one rank's share, of the ranks that share the data at the moment.
 
-    It serves loaders that are built before the group, as trainers allow.
+    A loader may be built before the process group, or before a trainer lays a mesh over it. The
+    ranks of `share_with` hold while there is no group.
     """
 
     @property
     def topology(self) -> Topology:
-        return group_topology() or Topology()
+        return data_topology() or self._topology
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        return self.topology.rank
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override]
+        return self.topology.world_size
 
 
 def _make_order(
@@ -507,13 +518,6 @@ def is_own(sampler: object) -> TypeGuard[ResumableSampler]:
         isinstance(sampler, ResumableSampler)
         and type(sampler).__iter__ is ResumableSampler.__iter__
     )
-
-
-def group_topology() -> Topology | None:
-    """Return this process's rank in torch's process group, or None without a group."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    return Topology(rank=dist.get_rank(), world_size=dist.get_world_size())
 
 
 def drawn_seed(generator: torch.Generator | None = None) -> int:

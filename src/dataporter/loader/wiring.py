@@ -13,7 +13,8 @@ from dataporter.law import OrderedDataset, Topology
 from dataporter.law.keys import checked_seed, key_as_int
 from dataporter.law.lane_states import Lanes
 from dataporter.loader.options import LoaderOptions, as_device
-from dataporter.samplers import ResumableSampler, group_topology, is_own
+from dataporter.ranks import group_topology
+from dataporter.samplers import ResumableSampler, is_own
 from dataporter.sources.lanes.fetcher import LaneFetcher
 from dataporter.sources.lanes.indexed_source import IndexedLaneSource
 from dataporter.sources.lanes.iterable import Iterable
@@ -178,7 +179,8 @@ def _planned_source(
         batch_size=options.batch_size if options.ordered_batches is None else None,
         tail=options.tail or ("drop" if options.drops_last else sampler.tail),
         seed_is_given=sampler.seed_is_given if is_users else options.seed is not None,
-        awaits_group=strategy.seed_awaits_group and not is_users,
+        follows_group=strategy.follows_group and not is_users,
+        seed_awaits_group=strategy.seed_awaits_group and not is_users,
         grows=not is_users
         and not isinstance(dataset, OrderedDataset)
         and options.ordered_batches is None,
@@ -229,7 +231,8 @@ def _iterable_source(
         seed=seed,
         splits=options.lanes is not None,
         ends_together=options.tail == "drop",
-        awaits_group=strategy.awaits_group,
+        follows_group=strategy.follows_group,
+        seed_awaits_group=strategy.seed_awaits_group,
         in_order=options.in_order,
         batch_size=options.batch_size,
         seed_is_given=options.seed is not None,

@@ -24,7 +24,8 @@ from dataporter.law.explanation import Explanation
 from dataporter.law.ranges import beyond
 from dataporter.law.rest import Excluded, Rest, clipped, excluded_in, rest_of, with_span
 from dataporter.law.state import Identity, Progress, past_the_end, within
-from dataporter.samplers import ResumableSampler, group_topology
+from dataporter.ranks import check_who_shares, group_topology
+from dataporter.samplers import ResumableSampler
 from dataporter.sources.arrivals import as_they_come
 from dataporter.sources.delivered import Delivered
 from dataporter.sources.left_out import without_left_out
@@ -55,7 +56,8 @@ class PlannedSource(Source):
         batch_size: int | None,
         tail: Tail,
         seed_is_given: bool,
-        awaits_group: bool,
+        follows_group: bool,
+        seed_awaits_group: bool,
         grows: bool,
         in_order: bool,
     ) -> None:
@@ -63,7 +65,10 @@ class PlannedSource(Source):
         self._fetch = fetch
         self._sampler = sampler
         self.tail = tail
-        self._awaits_group = awaits_group
+        self._follows_group = follows_group
+        self._seed_awaits_group = seed_awaits_group
+        # The ranks that the order was made for, until a pass or a state holds it.
+        self._ordered_for: Topology | None = sampler.topology if follows_group else None
         self._grows = grows
         self._in_order = in_order
         self._excluded: Excluded = ()
@@ -124,13 +129,16 @@ class PlannedSource(Source):
         return self._in_order or self.topology.world_size > 1
 
     def join_process_group(self) -> None:
+        if self._follows_group:
+            check_who_shares()
         group = group_topology()
-        if not self._awaits_group or group is None or group.world_size == 1:
+        if group is None or group.world_size == 1:
             return
-        if not self.seed_is_given:
+        if self._seed_awaits_group and not self.seed_is_given:
             self._sampler.seed = agreed(self._sampler.seed)
-        self._sampler.order_for(self.plan.step_size)
-        self._awaits_group = False
+        if self._ordered_for not in (None, self.topology):
+            self._sampler.order_for(self.plan.step_size)
+        self._seed_awaits_group, self._ordered_for = False, None
 
     def identity(self) -> Identity:
         return replace(super().identity(), excluded=self._excluded)
@@ -291,7 +299,8 @@ class PlannedSource(Source):
             self._sampler.resume_order(at.order, at.progress.epoch, reached)
         epoch = at.progress.epoch
         self._excluded = clipped(at.excluded, epoch, self._length_of(epoch))
-        self._awaits_group = False  # whoever loads this state has this seed
+        # Whoever loads this state has this seed, and this order.
+        self._seed_awaits_group, self._ordered_for = False, None
 
     @property
     def epoch_holder(self) -> Any:

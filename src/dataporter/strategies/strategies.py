@@ -1,6 +1,6 @@
 """Strategies: find a loader's rank, and choose its sampler and seed.
 
-    None, "auto", "unified"   a rank of the process group if there is one, else a single process
+    None, "auto", "unified"   one of the ranks that share the data (`ranks`), else a single process
     "simple"                  all data in this process, even under a process group
     "distributed"             shared data; an error if rank and world size are unknown
 
@@ -18,12 +18,12 @@ import torch.distributed as dist
 from dataporter.errors import OptionError, TopologyError
 from dataporter.law import Tail, Topology, located
 from dataporter.law.keys import checked_epoch
+from dataporter.ranks import data_topology, group_topology
 from dataporter.samplers import (
     JoiningSampler,
     ResumableDistributedSampler,
     ResumableSampler,
     drawn_seed,
-    group_topology,
 )
 
 Strategy: TypeAlias = Literal["auto", "unified", "simple", "distributed"]
@@ -52,9 +52,14 @@ class ResumptionStrategy:
         raise NotImplementedError
 
     @property
+    def follows_group(self) -> bool:
+        """True if the process group decides who shares the data, whatever becomes of it."""
+        return False
+
+    @property
     def awaits_group(self) -> bool:
         """True if the data will be shared once a process group is initialized."""
-        return False
+        return self.follows_group and group_topology() is None
 
     @property
     def seed_awaits_group(self) -> bool:
@@ -86,13 +91,18 @@ class ResumptionStrategy:
     ) -> ResumableSampler:
         """Make this rank's sampler: shared if there are several ranks, else plain.
 
-        With `joins`, a plain sampler becomes shared when a process group is initialized later.
+        With `joins` the sampler is a loader's: trainers leave it alone, and it follows the ranks
+        that share the data as long as the process group decides it.
         """
         topology = self.topology()
         chosen = self.choose_seed(generator) if seed is None else seed
-        if topology.world_size == 1:
-            kind = JoiningSampler if joins and self.awaits_group else ResumableSampler
-            sampler = kind(data, shuffle=shuffle, seed=chosen)
+        sampler: ResumableSampler
+        if joins and self.follows_group:
+            sampler = JoiningSampler(data, shuffle=shuffle, seed=chosen)
+            sampler.share_with(topology, chosen)
+            sampler.tail = tail
+        elif topology.world_size == 1 and not joins:
+            sampler = ResumableSampler(data, shuffle=shuffle, seed=chosen)
             sampler.tail = tail
         else:
             sampler = ResumableDistributedSampler(
@@ -139,11 +149,11 @@ class UnifiedResumptionStrategy(ResumptionStrategy):
     """
 
     def topology(self) -> Topology:
-        return self._given or group_topology() or Topology()
+        return self._given or data_topology() or Topology()
 
     @property
-    def awaits_group(self) -> bool:
-        return self._given is None and group_topology() is None
+    def follows_group(self) -> bool:
+        return self._given is None
 
     @property
     def seed_awaits_group(self) -> bool:
@@ -170,7 +180,7 @@ class DistributedStrategy(ResumptionStrategy):
     """Shares the data among ranks, and raises if the rank is unknown."""
 
     def topology(self) -> Topology:
-        found = self._given or group_topology()
+        found = self._given or data_topology()
         if found is None:
             msg = (
                 "strategy='distributed' requires a rank, but no process group is initialized and "
@@ -179,6 +189,10 @@ class DistributedStrategy(ResumptionStrategy):
             )
             raise TopologyError(msg)
         return found
+
+    @property
+    def follows_group(self) -> bool:
+        return self._given is None
 
 
 _STRATEGIES: dict[Strategy | None, type[ResumptionStrategy]] = {

@@ -9,6 +9,7 @@ what was repeated in that one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,7 +24,9 @@ from dataporter.errors import (
     StateMissingError,
     TopologyError,
 )
+from dataporter.law import Topology
 from dataporter.loader.steps import numbered, numbered_with_bar, progress_bars
+from dataporter.ranks import believe
 from dataporter.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.delivered import rows_of
@@ -126,12 +129,24 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate 
             setattr(self.loader, name, value)
 
 
+def data_ranks(accelerator: accelerate.Accelerator) -> Topology:
+    """Return a process's rank among those that share the data, by Accelerate's mesh."""
+    mesh: Any = getattr(accelerator, "torch_device_mesh", None)
+    sizes = {} if mesh is None else dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
+    # As in `accelerate.data_loader.prepare_data_loader`: these are the mesh's inner dimensions.
+    peers = math.prod(sizes.get(name, 1) for name in ("tp", "cp"))
+    return Topology(
+        rank=accelerator.process_index // peers, world_size=accelerator.num_processes // peers
+    )
+
+
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
     """`accelerate.Accelerator` with support for our loaders.
 
     `prepare` uses them as they are, and `save_state` and `load_state` include their states.
     Make the `Accelerator` first and then the loader, which shares the data among the processes
-    that exist when it is made.
+    that exist when it is made. With a mesh, those of one tensor- or context-parallel group get the
+    same batches.
 
     >>> from dataporter import ResumableDataLoader
     >>> accelerator = Accelerator(cpu=True)
@@ -147,6 +162,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
         super().__init__(*args, **kwargs)
         self._resumable: list[PreparedLoader] = []
         self._restarts_epoch = False
+        self._data_ranks = data_ranks(self)
+        believe(self._data_ranks)
         self.register_save_state_pre_hook(self._save_loaders)
         self.register_load_state_pre_hook(self._load_loaders)
 
@@ -176,15 +193,30 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
                 f"own share, in batches of the loader's batch_size. Remove {name}."
             )
             raise OptionError(msg)
-        several = self.num_processes > 1 and getattr(self, "parallelism_config", None) is None
-        if several and loader.state_dict()["world_size"] == 1:
+        config = getattr(self, "parallelism_config", None)
+        if config is not None and getattr(config, "sp_size", 1) > 1:
             msg = (
-                f"the loader does not share its data, but this run has {self.num_processes} "
-                "processes. Make the loader after the Accelerator, and without strategy='simple'."
+                f"sp_size={config.sp_size} is not supported for dataporter's loaders: Accelerate "
+                "splits sequences in a loader of its own. Use cp_size, or torch's DataLoader."
+            )
+            raise OptionError(msg)
+        ranks, found = self._data_ranks.world_size, loader.state_dict()["world_size"]
+        if found == 1 < ranks:
+            msg = (
+                f"the loader does not share its data, but this run has {ranks} processes that do. "
+                "Make the loader after the Accelerator, and without strategy='simple'."
+            )
+            raise TopologyError(msg)
+        if found != ranks < self.num_processes:
+            msg = (
+                f"the loader shares its data among {found} ranks, but of this run's "
+                f"{self.num_processes} processes {ranks} share it: the others are their tensor- or "
+                "context-parallel peers. Make the loader after the Accelerator, and without rank= "
+                f"and world_size=, or with rank={self._data_ranks.rank} and world_size={ranks}."
             )
             raise TopologyError(msg)
         if (
-            several
+            ranks > 1
             and not self.even_batches
             and loader.plan is not None
             and loader.plan.tail == "pad"
@@ -196,16 +228,20 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # likewise
             raise OptionError(msg)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """Gather from all processes, without the samples that were repeated to fill a last batch.
+        """Gather from all processes each sample once: not those repeated to fill a last batch.
 
         So a metric is the same on any number of processes.
         """
         gathered = super().gather_for_metrics(input_data, use_gather_object)
         loader = self.gradient_state.active_dataloader
         is_ours = isinstance(loader, PreparedLoader) and loader.delivered is not None
-        if not is_ours or not loader.end_of_dataloader or self.num_processes == 1:
+        peers = self.num_processes // self._data_ranks.world_size
+        if not is_ours or self.num_processes == 1 or not (loader.end_of_dataloader or peers > 1):
             return gathered
-        real = self.gather(torch.from_numpy(~loader.delivered.padding).to(self.device))
+        mine = ~loader.delivered.padding
+        if self.process_index % peers:  # another process has the same samples
+            mine[:] = False
+        real = self.gather(torch.from_numpy(mine).to(self.device))
         return rows_of(gathered, real.cpu().numpy(), keeps_others=True)
 
     def free_memory(self, *objects: Any) -> Any:

@@ -37,6 +37,7 @@ require("accelerate", at_least="1.3", extra="transformers")
 
 from accelerate.data_loader import (  # noqa: E402  only after `require`
     BatchSamplerShard,
+    DataLoaderDispatcher,
     SeedableRandomSampler,
 )
 from transformers import (  # noqa: E402  likewise
@@ -48,6 +49,7 @@ from transformers import (  # noqa: E402  likewise
 from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint  # noqa: E402
 
+from dataporter.trainers.accelerate import data_ranks  # noqa: E402  likewise
 from dataporter.trainers.transformers_stats import LoaderStatsCallback  # noqa: E402
 
 __all__ = ["LoaderStatsCallback", "ResumableTrainer"]
@@ -119,11 +121,14 @@ class ResumableTrainer(Trainer):
             "in_order": prepared.in_order,
             "seed": self.args.seed if self.args.data_seed is None else self.args.data_seed,
         }
+        ranks = data_ranks(self.accelerator)
+        if self.args.world_size > 1:
+            options |= {"rank": ranks.rank, "world_size": ranks.world_size}
         if not is_iterable(self.train_dataset):
-            return options | _options_by_index(prepared)
-        if self.args.world_size > 1 and "lanes" not in self._loader_options:
+            return options | _options_by_index(prepared, self.args.world_size)
+        if ranks.world_size > 1 and "lanes" not in self._loader_options:
             msg = (
-                f"an iterable on {self.args.world_size} processes requires a number of lanes. A "
+                f"an iterable on {ranks.world_size} processes requires a number of lanes. A "
                 "lane is a copy of the dataset that reads its part by get_worker_info(), as one of "
                 'several workers. Pass the total number: loader_options={"lanes": ...}.'
             )
@@ -197,7 +202,7 @@ def _check_counts(
     raise StateMismatchError(msg)
 
 
-def _options_by_index(prepared: Any) -> dict[str, Any]:
+def _options_by_index(prepared: Any, processes: int) -> dict[str, Any]:
     """Return loader arguments for the samples and order of a loader prepared by Accelerate."""
     options: dict[str, Any] = {"dataset": prepared.dataset}
     batches = prepared.batch_sampler
@@ -212,6 +217,8 @@ def _options_by_index(prepared: Any) -> dict[str, Any]:
         if not batches.even_batches and not batches.drop_last:
             options["tail"] = "uneven"
         batches = batches.batch_sampler
+    elif processes > 1 and not isinstance(prepared, DataLoaderDispatcher):
+        options |= {"rank": 0, "world_size": 1}  # Accelerate gives the same to every process
     sampler = getattr(batches, "sampler", None)
     if type(sampler) not in (RandomSampler, SeedableRandomSampler, SequentialSampler):
         return options | {"batch_sampler": prepared.batch_sampler}

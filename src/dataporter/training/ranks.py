@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from dataporter.errors import CheckpointError
 from dataporter.law import Topology
-from dataporter.samplers import group_topology
+from dataporter.ranks import group_topology
 
 T = TypeVar("T")
 

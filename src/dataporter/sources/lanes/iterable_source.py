@@ -9,7 +9,7 @@ from dataporter.errors import TopologyError
 from dataporter.law import Topology
 from dataporter.law.lane_states import Lanes, LaneState
 from dataporter.law.state import Identity, Progress, merged, parse_state
-from dataporter.samplers import group_topology
+from dataporter.ranks import check_who_shares, data_topology, group_topology
 from dataporter.sources.lanes.datapipes import is_shared_out, unwrapped
 from dataporter.sources.lanes.fetcher import LaneFetcher
 from dataporter.sources.lanes.iterable import Iterable
@@ -34,7 +34,8 @@ class IterableSource(LaneSource):
         seed: int,
         splits: bool,
         ends_together: bool,
-        awaits_group: bool,
+        follows_group: bool,
+        seed_awaits_group: bool,
         in_order: bool,
         **common: Any,
     ) -> None:
@@ -47,7 +48,8 @@ class IterableSource(LaneSource):
         self.states_differ = not splits
         self._ends_together = ends_together
         self._together = Together()
-        self._awaits_group = awaits_group
+        self._follows_group = follows_group
+        self._seed_awaits_group = seed_awaits_group
         self._in_order = in_order
 
     @property
@@ -72,19 +74,29 @@ class IterableSource(LaneSource):
 
     def join_process_group(self) -> None:
         group = group_topology()
-        if not self._awaits_group or group is None or group.world_size == 1:
+        if group is None or group.world_size == 1:
             return
-        if self._splits or self._ends_together or is_shared_out(self.dataset):
-            msg = (
-                f"{type(self.dataset).__name__} is read by one rank, since no process group was up "
-                f"when this loader was built; now there are {group.world_size} ranks. Build it "
-                "after torch.distributed.init_process_group(); in a trainer, in the function that "
-                "is asked for the loader."
-            )
-            raise TopologyError(msg)
-        if not self.seed_is_given:
+        if self._follows_group:
+            self._check_share()
+        if self._seed_awaits_group and not self.seed_is_given:
             self._seed = agreed(self._seed)
-        self._awaits_group = False
+        self._seed_awaits_group = False
+
+    def _check_share(self) -> None:
+        """Raise if this rank's lanes are not those of the ranks that share the data now."""
+        shares = self._splits or is_shared_out(self.dataset)
+        if shares:
+            check_who_shares()
+        now = data_topology()
+        if now is None or now == self._topology or not (shares or self._ends_together):
+            return
+        msg = (
+            f"{type(self.dataset).__name__} is read by rank {self._topology.rank} of "
+            f"{self._topology.world_size}, as it was when this loader was built; now there are "
+            f"{now.world_size} ranks. Build it after torch.distributed.init_process_group() and "
+            "the mesh; in a trainer, in the function that is asked for the loader."
+        )
+        raise TopologyError(msg)
 
     def fresh(self, epoch: int) -> Progress:
         self._together.forget()
@@ -143,7 +155,7 @@ class IterableSource(LaneSource):
         self.restore(at.progress)
         self._together.forget()
         self._seed = at.seed
-        self._awaits_group = False
+        self._seed_awaits_group = False
 
     def _is_cut(self, state: LaneState) -> bool:
         return not state.ended

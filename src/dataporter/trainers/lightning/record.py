@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from dataporter.errors import DataPorterWarning
 from dataporter.law import Topology
-from dataporter.samplers import group_topology
+from dataporter.ranks import group_topology
 from dataporter.trainers.lightning.framework import LightningModule, Trainer
 from dataporter.trainers.lightning.several import Snapshot
 from dataporter.trainers.rank_states import are_split

@@ -26,6 +26,8 @@ from dataporter.errors import (
     StateMissingError,
     add_note,
 )
+from dataporter.law import Topology
+from dataporter.ranks import believe
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.trainers.lightning import loops
 from dataporter.trainers.lightning.framework import Callback, LightningModule, Trainer
@@ -86,7 +88,10 @@ class ResumeCallback(Callback):
         )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        del trainer, pl_module
+        del pl_module
+        said = trainer.distributed_sampler_kwargs
+        if said is not None:
+            believe(Topology(rank=said["rank"], world_size=said["num_replicas"]))
         self._record = None  # left over from an earlier run that had nothing left to do
         if stage == "fit":
             self._recorded = None
