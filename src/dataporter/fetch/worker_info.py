@@ -1,8 +1,9 @@
 """`torch.utils.data.get_worker_info()` in our workers, by a private module of torch's.
 
 Datasets ask torch which worker they run in. torch keeps the answer in a private module and
-offers no way to set it. No other file imports such a module. Three read a private name, since torch
-has no public one: `_cdata` of a generator (`generator_memory.py`), `_datapipe` of a wrapped pipe,
+offers no way to set it. No other file imports such a module. Four read a private name, since torch
+has no public one: `_world` with the process groups (`ranks.py`), `_cdata` of a generator
+(`generator_memory.py`), `_datapipe` of a wrapped pipe,
 and its class `_IterDataPipeSerializationWrapper` (`sources/lanes/datapipes.py`), and the class
 `_MultiProcessingDataLoaderIter` (`callers.py`). Both classes are recognised by their names alone.
 """
