@@ -273,17 +273,48 @@ porter.close()
 """
 
 
-def on_a_small_disk(tmp_path: Path, case: str) -> str:
-    """Run a script with a file system of 1 MB in memory, in a namespace of its own."""
+LOADERS_ON_A_SMALL_DISK = """
+import logging, sys
+from pathlib import Path
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+from dataporter import ResumableDataLoader
+from dataporter.shards import ShardedDataset, dataset
+logging.basicConfig(format="LOG %(message)s", stream=sys.stdout, level=logging.WARNING)
+dataset.SMALL = 0  # order small data by tracks too
+folder, case = Path(sys.argv[1]), sys.argv[2]
+(folder / "data").mkdir()
+rng, rows = np.random.default_rng(0), 64
+for file in range(4):
+    table = pa.table({
+        "id": range(file * 24 * rows, (file + 1) * 24 * rows),
+        "x": [rng.bytes(1000) for _ in range(24 * rows)],
+    })
+    pq.write_table(table, folder / "data" / f"{file}.parquet", row_group_size=rows)
+corpus = ShardedDataset(folder / "data", cache=folder / "disk", cache_bytes=2 << 20)
+if case == "read before":
+    assert [corpus[index]["id"] for index in range(0, len(corpus), 50)]
+workers = {"0 workers": 0, "read before": 1}.get(case, 2)
+loader = ResumableDataLoader(
+    corpus, 8, shuffle=True, num_workers=workers, persistent_workers=case == "persistent"
+)
+for epoch in range(2):
+    assert sorted(n for b in loader for n in b["id"].tolist()) == list(range(len(corpus)))
+print("read all")
+"""
+
+
+def on_a_small_disk(
+    tmp_path: Path, case: str, script: str = ON_A_SMALL_DISK, kilobytes: int = 1024
+) -> str:
+    """Run a script with a small file system in memory, in a namespace of its own."""
     (tmp_path / "disk").mkdir()
-    command = (
-        f'mount -t tmpfs -o size=1m none {tmp_path}/disk && exec {sys.executable} -c "$SCRIPT" "$@"'
-    )
+    mount = f"mount -t tmpfs -o size={kilobytes}k none {tmp_path}/disk"
+    command = f'{mount} && exec {sys.executable} -c "$SCRIPT" "$@"'
     unshare = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
     if (
         shutil.which("unshare") is None
         or subprocess.run(
-            [*unshare, f"mount -t tmpfs -o size=1m none {tmp_path}/disk"],
+            [*unshare, mount],
             capture_output=True,
             check=False,
         ).returncode
@@ -291,7 +322,7 @@ def on_a_small_disk(tmp_path: Path, case: str) -> str:
         pytest.skip("this system lets nobody mount a file system of his own")
     done = subprocess.run(
         [*unshare, command, "sh", tmp_path, case],
-        env={**environment(), "SCRIPT": ON_A_SMALL_DISK},
+        env={**environment(), "SCRIPT": script},
         capture_output=True,
         text=True,
         timeout=80,
@@ -313,3 +344,10 @@ def test_a_disk_too_small_for_the_blocks_in_use_is_an_error(tmp_path):
     assert "28 [Errno 28] The disk of" in printed
     assert "pass cache= a folder on a larger disk" in printed
     assert "nothing half written is left" in printed
+
+
+@pytest.mark.parametrize("case", ["0 workers", "2 workers", "persistent", "read before"])
+def test_a_disk_that_holds_little_more_than_the_cache_is_enough(tmp_path, case):
+    pytest.importorskip("pyarrow")
+    printed = on_a_small_disk(tmp_path, case, LOADERS_ON_A_SMALL_DISK, kilobytes=2300)
+    assert printed == "read all\n"

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -204,3 +205,35 @@ def test_an_error_of_the_source_is_not_taken_for_one_of_the_cache(cache):
     with pytest.raises(PermissionError) as caught:
         cache.add(1, refuse, lambda: None, wait=True)
     assert type(caught.value) is PermissionError
+
+
+# Room
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing tells what is mapped")
+def test_an_evicted_block_counts_until_readers_have_let_go_of_it(cache):
+    for block in range(4):
+        put(cache, block)
+    reader = CachedBlocks(cache.folder, BLOCKS)
+    mapped, seen = {block: reader.map(block) for block in range(2)}, reader.evictions()
+    put(cache, 4, far=[9, 8, 7, 6, 5, 5, 5, 5])
+    assert cache.excess() == 10
+    assert reader.evictions() != seen
+    assert [block for block in mapped if reader.is_gone(block)] == [0]
+    assert cache.make_up(np.array([9, 8, 7, 6, 5, 5, 5, 5]), 0)  # 1 is mapped, so it is 2
+    assert held(cache) == [1, 3, 4]
+    mapped.clear()
+    assert cache.excess() == 0
+    assert not list((cache.folder / "evicted").iterdir())
+
+
+def test_a_block_that_is_written_again_is_gone_for_who_has_mapped_the_first(cache):
+    put(cache, 0)
+    reader = CachedBlocks(cache.folder, BLOCKS)
+    mapped = reader.map(0)
+    cache.drop(0)
+    put(cache, 0)
+    assert reader.holds(0)
+    assert reader.is_gone(0)
+    assert mapped[:] == reader.map(0)[:]
+    assert not reader.is_gone(0)

@@ -2,13 +2,19 @@
 
     00000042.block    a decoded block: whole, since it was renamed when it was complete
     00000043.tmp      a block that is being decoded; its writer holds a lock on it
-    sizes             the table: 8 bytes for each block of the dataset
+    evicted/          blocks that were evicted, until no reader has them mapped
+    sizes             the table: 8 bytes for each block of the dataset, and 8 more
 
 An entry of the table is the size of a block's file, 0 if there is none, and below 0 the bytes that
 are reserved for a block that is being decoded. So the sum of its amounts is what the cache takes
 up, whoever writes to it. The table is changed under a lock on it, and each block is decoded under
 a lock on its temporary file. The system drops both locks when a process dies. A kill leaves a
 temporary file or an entry without its file; `remove_leftovers` finds them.
+
+A map outlives its file, so a disk stays full until readers let go of what was evicted. The last
+entry of the table counts evictions: a reader that sees another count closes blocks that are no
+longer there. Writers wait a moment for that. For readers that are idle they make up by blocks that
+nobody has mapped.
 
 Here is no order and no schedule: callers say how far away the next use of each block is.
 """
@@ -28,6 +34,7 @@ from numpy.typing import NDArray
 
 from dataporter.errors import ShardCacheError, ShardFormatError
 from dataporter.shards.cache_folder import NO_LOCKS
+from dataporter.system.files import is_in_use
 from dataporter.system.memory import map_file
 
 try:
@@ -54,6 +61,7 @@ class CachedBlocks:
         # Descriptors of the table: the last one is used. The others are of tables that somebody
         # has removed with the whole cache; another thread may be reading them.
         self._tables: list[int] = []
+        self._mapped: dict[int, int] = {}  # by block, the number of the file that was mapped last
 
     def __del__(self) -> None:
         for table in self._tables:
@@ -78,9 +86,24 @@ class CachedBlocks:
         except FileNotFoundError:
             return None
         try:
+            self._mapped[block] = os.fstat(descriptor).st_ino
             return map_file(descriptor)
         finally:
             os.close(descriptor)
+
+    def evictions(self) -> int:
+        """Count evictions, of all processes. Another number says: look which blocks are gone."""
+        return self._recorded(self._blocks)
+
+    def is_gone(self, block: int) -> bool:
+        """Return True if a block was mapped here, and has been evicted or replaced since."""
+        number = self._mapped.get(block)
+        if number is None:
+            return False
+        try:
+            return os.stat(f"{self.folder}/{block:08}.block").st_ino != number  # noqa: PTH116  likewise
+        except OSError:
+            return True
 
     def _recorded(self, block: int) -> int:
         if not self._tables or os.fstat(self._tables[-1]).st_nlink == 0:
@@ -115,8 +138,8 @@ class BlockCache(CachedBlocks):
         self._mutex = threading.Lock()
         self._writing: set[int] = set()
         self.evicted = 0
+        self._leaving = folder / "evicted"
         with _named_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
             self._tables.append(self._open_table())
             self.remove_leftovers()
             self.budget = self._half_of_the_disk() if budget is None else budget
@@ -127,9 +150,11 @@ class BlockCache(CachedBlocks):
         return (status.f_bavail * status.f_frsize + int(np.abs(self.sizes()).sum())) // 2
 
     def _open_table(self) -> int:
+        self.folder.mkdir(parents=True, exist_ok=True)
         table = os.open(self.folder / "sizes", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        if os.fstat(table).st_size < self._blocks * _ENTRY:
-            _allocate(table, self._blocks * _ENTRY)
+        size = (self._blocks + 1) * _ENTRY
+        if os.fstat(table).st_size < size:
+            _allocate(table, size)
         return table
 
     # The table
@@ -139,7 +164,6 @@ class BlockCache(CachedBlocks):
         """Keep other threads and processes from changing the table."""
         with self._mutex:
             if os.fstat(self._tables[-1]).st_nlink == 0:  # somebody has cleared the cache
-                self.folder.mkdir(parents=True, exist_ok=True)
                 self._tables.append(self._open_table())
             _lock(table := self._tables[-1], fcntl.LOCK_EX)
             try:
@@ -229,7 +253,10 @@ class BlockCache(CachedBlocks):
         return size
 
     def reserve(self, block: int, size: int, distances: NDArray[np.int64], at: int) -> None:
-        """Reserve bytes for a block that is used at distance `at`; evict what is used later."""
+        """Reserve bytes for a block that is used at distance `at`; evict what is used later.
+
+        Before it is written, readers should have let go of these: see `excess`.
+        """
         with self._locked():
             sizes = self.sizes()
             sizes[block] = 0
@@ -246,9 +273,56 @@ class BlockCache(CachedBlocks):
             self._record(block, -size)
 
     def _evict(self, block: int) -> None:
-        self.path(block).unlink(missing_ok=True)
+        path, count = self.path(block), self.evictions() + 1
+        with suppress(FileNotFoundError):
+            if is_in_use(path):
+                self._leaving.mkdir(exist_ok=True)
+                path.rename(self._leaving / f"{block:08}-{count}")
+            else:
+                path.unlink()
         self._record(block, 0)
+        self._record(self._blocks, count)
         self.evicted += 1
+
+    def excess(self) -> int:
+        """Return the bytes above the budget, with evicted blocks that readers have mapped."""
+        with self._locked():
+            mapped = self._remove_unmapped()[1]
+            return mapped and int(np.abs(self.sizes()).sum()) + mapped - self.budget
+
+    def make_up(self, distances: NDArray[np.int64], at: int) -> bool:
+        """Evict blocks that no reader has mapped, used later than `at`, for evicted ones.
+
+        Return False if they do not suffice.
+        """
+        with self._locked():
+            mapped, sizes = self._remove_unmapped()[1], self.sizes()
+            surplus = int(np.abs(sizes).sum()) + mapped - self.budget
+            for block in _farthest(sizes, distances, at).tolist():
+                if surplus <= 0:
+                    break
+                with suppress(FileNotFoundError):
+                    if not is_in_use(self.path(block)):
+                        self._evict(block)
+                        surplus -= int(sizes[block])
+            return surplus <= 0
+
+    def remove_evicted(self) -> tuple[int, int]:
+        """Remove evicted blocks that nobody has mapped; bytes of these and of the others."""
+        with self._locked():
+            return self._remove_unmapped()
+
+    def _remove_unmapped(self) -> tuple[int, int]:
+        removed = mapped = 0
+        with suppress(FileNotFoundError), os.scandir(self._leaving) as entries:
+            for entry in entries:
+                size = entry.stat().st_size
+                if is_in_use(Path(entry.path)):
+                    mapped += size
+                else:
+                    Path(entry.path).unlink()
+                    removed += size
+        return removed, mapped
 
     def drop(self, block: int) -> None:
         """Remove a block that turned out to be damaged."""
@@ -273,7 +347,9 @@ class BlockCache(CachedBlocks):
         """Lower the budget to the blocks that lie here now; return False if there are none."""
         with self._locked():
             sizes = self.sizes()
+            mapped = self._remove_unmapped()[1]
         held = int(sizes[sizes > 0].sum())
+        held += mapped if held else 0
         self.budget = min(self.budget, held) if held else self.budget
         return held > 0
 
@@ -286,6 +362,7 @@ class BlockCache(CachedBlocks):
         self._remove_unwritten(names)
         with self._locked():
             self._forget_missing(self.sizes())
+            self._remove_unmapped()
 
     def _remove_unwritten(self, names: Iterable[str]) -> None:
         for name in names:

@@ -63,6 +63,11 @@ def is_shared(folder: Path) -> bool:
     return not folder.name.startswith(_ALONE)
 
 
+def entries_of(index: Index) -> int:
+    """Count the entries of the table of decoded blocks: of a storage, one more for each file."""
+    return len(index.rows) + (0 if index.is_local else len(index.paths))
+
+
 def name_of_contents(index: Index, format_: Format) -> str:
     """Name the samples of files as they are read: the same name, the same samples."""
     identity = f"{index.fingerprint} {format_.name} {format_.options}"

@@ -43,7 +43,9 @@ _FIRST_LOAD = 32 << 20  # bytes of blocks that are brought ahead at a time, stor
 _MOST_LOAD = 256 << 20  # likewise, when some have come
 _REMEMBERED = 60.0  # seconds for which a block that failed is tried only once
 _COUNTERS = ("decoded", "bytes", "ahead", "hits", "waits", "waited_ms")
-_PATIENCE = 0.02  # seconds between two looks for room
+_LOOK = 0.005  # seconds between two looks for room
+_COURTESY = 0.05  # seconds that a block waits for readers to let go of others, if it is asked for
+_PATIENCE = 2.0  # the same, if it is not, or if the disk is full
 _NICE = 5  # of threads that work ahead
 
 
@@ -330,10 +332,26 @@ class Decoders:
                     raise
                 if not error.reserved:
                     raise self._too_small(error.missing) from None
-                time.sleep(_PATIENCE)
+                time.sleep(_LOOK)
                 self.cache.remove_leftovers()  # a killed process may have reserved the room
             else:
+                break
+        self._wait_for_readers(job)
+
+    def _wait_for_readers(self, job: _Job) -> None:
+        """Wait until readers have let go of what was evicted, or make up for those that do not.
+
+        If that is not enough, a block that somebody waits for takes more than the budget.
+        """
+        asked, began = job.need is None, time.monotonic()
+        while self.cache.excess() > 0:
+            asked = asked or bool(job.waiting)
+            if time.monotonic() - began > (_COURTESY if asked else _PATIENCE):
+                distances, at = self._distances(job)
+                if not (self.cache.make_up(distances, at) or asked):
+                    raise NoRoomError(missing=0, reserved=0)
                 return
+            time.sleep(_LOOK)
 
     def _grow(self, job: _Job, size: int) -> None:
         """Reserve the room that a block takes, which was estimated too low."""
@@ -384,6 +402,13 @@ class Decoders:
 
     def _make_room_on_disk(self, job: _Job, error: OSError) -> None:
         """Evict blocks when the disk is full, and keep to what it holds from now on."""
+        end = time.monotonic() + _PATIENCE
+        removed, mapped = self.cache.remove_evicted()
+        while mapped and not removed and time.monotonic() < end:
+            time.sleep(_LOOK)
+            removed, mapped = self.cache.remove_evicted()
+        if removed:
+            return
         if not self.cache.shrink():
             raise self._disk_full(error) from error
         with self._changed:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import socket
 import struct
 import sys
@@ -36,6 +37,13 @@ def receive(connection: socket.socket) -> Any:
     """Wait for one message. The end of the connection is a `ConnectionError`."""
     (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size))
     return pickle.loads(_receive_bytes(connection, length))  # noqa: S301  from our own user
+
+
+def has_arrived(connection: socket.socket, seconds: float = 0) -> bool:
+    """Wait so long for a message, or the end of the connection; False if none has come."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
 
 
 def _receive_bytes(connection: socket.socket, count: int) -> bytes:

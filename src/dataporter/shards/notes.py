@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from dataporter.shards.messages import receive
+from dataporter.shards.messages import has_arrived, receive
 
 NOTE = "note"
+_NOW_AND_THEN = 0.01  # seconds
 
 
 def is_note(kind: object, value: Any) -> bool:
@@ -29,9 +31,13 @@ def note_of(record: logging.LogRecord) -> tuple[str, tuple[str, int, str]]:
     return NOTE, (record.name, record.levelno, record.getMessage())
 
 
-def received(connection: socket.socket) -> tuple[bytes | None, Any]:
-    """Wait for an answer, and log the notes that come before it."""
+def received(
+    connection: socket.socket, meanwhile: Callable[[], None] | None = None
+) -> tuple[bytes | None, Any]:
+    """Wait for an answer, log the notes that come before it, and call `meanwhile` now and then."""
     while True:
+        while meanwhile is not None and not has_arrived(connection, _NOW_AND_THEN):
+            meanwhile()
         error, answer = receive(connection)
         if not is_note(error, answer):
             return error, answer

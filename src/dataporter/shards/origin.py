@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dataporter.shards.cache_folder import entries_of
 from dataporter.shards.changes import require_unchanged
 from dataporter.shards.index import Index
 from dataporter.shards.shard_file import LocalFile, ShardFile
@@ -53,7 +54,7 @@ class LocalOrigin(Origin):
 
     def __init__(self, index: Index, cores: int) -> None:
         self._index = index
-        self.entries = len(index.rows)
+        self.entries = entries_of(index)
         self.threads = cores
 
     @contextmanager

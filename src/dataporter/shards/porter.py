@@ -14,7 +14,6 @@ import logging
 import os
 import pickle
 import secrets
-import select
 import shutil
 import socket
 import subprocess
@@ -35,10 +34,10 @@ from numpy.typing import NDArray
 from dataporter.errors import ShardCacheError, ShardError, UnsupportedSystemError
 from dataporter.law import Order, Plan
 from dataporter.shards.cache import CachedBlocks
-from dataporter.shards.cache_folder import cache_folder, is_shared
+from dataporter.shards.cache_folder import cache_folder, entries_of, is_shared
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.messages import attached, is_ours, pack, receive
+from dataporter.shards.messages import attached, has_arrived, is_ours, pack, receive
 from dataporter.shards.notes import is_note, received
 from dataporter.shards.opening import Survey
 from dataporter.shards.processes import Process, collect_ended, last_words, start_process
@@ -110,7 +109,8 @@ class Porter:
         self._prepare(is_copy=False)
 
     def _prepare(self, *, is_copy: bool) -> None:
-        self._blocks = CachedBlocks(self._folder, len(self._index.rows))
+        self.readers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._blocks = CachedBlocks(self._folder, entries_of(self._index))
         self._state = _Connections()
         self._hits = 0
         # The process that made the dataset ends the porter; a copy only leaves.
@@ -145,9 +145,18 @@ class Porter:
             self._hits = 0
         return self._blocks.path(block)
 
-    def holds(self, block: int) -> bool:
-        """Return True if a block is in the cache."""
-        return self._blocks.holds(block)
+    def evictions(self) -> int:
+        """Count evictions: another number than before says that blocks may be gone."""
+        return self._blocks.evictions()
+
+    def is_gone(self, block: int) -> bool:
+        """Return True if a block that was mapped here has been evicted or replaced since."""
+        return self._blocks.is_gone(block)
+
+    def _let_go(self) -> None:
+        """Close blocks that were evicted: as long as they are mapped, they take up the disk."""
+        for reader in list(self.readers):
+            reader.let_go()
 
     def map(self, block: int) -> memoryview:
         """Map the file of a decoded block. The map stays valid when the block is evicted."""
@@ -171,12 +180,14 @@ class Porter:
 
         It never waits. An announcement that cannot be sent is lost, and costs only time.
         """
+        for reader in list(self.readers):
+            reader.announced(epoch)
         identity = (order.id, order.seed, order.length)
         with suppress(OSError, ShardError):  # `path` will say what is wrong
             for _ in range(2):  # the second time if the porter has died meanwhile
                 connection = self._connection()
                 try:
-                    while _has_arrived(connection):
+                    while has_arrived(connection):
                         is_note(*receive(connection))
                 except ConnectionError:
                     self._state.disconnect()
@@ -222,7 +233,7 @@ class Porter:
             connection = self._connection()
             try:
                 connection.sendall(pack(message))
-                error, answer = received(connection)
+                error, answer = received(connection, self._let_go)
             except ConnectionError:
                 self._state.disconnect()
                 continue
@@ -384,12 +395,6 @@ def _leave(
     state.reap(_MOMENT if folder is None else _LONG)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _has_arrived(connection: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _sent_at_once(connection: socket.socket, message: bytes, order: Order | None) -> bool:

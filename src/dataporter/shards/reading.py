@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from dataporter.system.memory import map_file
 # Open at a time. More than the tracks of most runs; each holds a map and a few small objects.
 _MOST_BLOCKS = 4096
 _MOST_FILES = 1024
-_LOOKED_AT = 16  # blocks, in turn, when another one is opened
+_UNREAD = 16  # reads for each open block, after which one that had none of them is closed
 
 Value = TypeVar("Value")
 
@@ -46,8 +46,14 @@ class Decodes(Protocol):
         """Map the file of a decoded block; wait until it is there."""
         ...
 
-    def holds(self, block: int) -> bool:
-        """Return True if the file of a decoded block is there."""
+    readers: WeakSet[Any]  # told by `let_go` while a block is awaited, and by `announced`
+
+    def evictions(self) -> int:
+        """Count evictions: another number than before says that blocks may be gone."""
+        ...
+
+    def is_gone(self, block: int) -> bool:
+        """Return True if a block that was mapped here has been evicted or replaced since."""
         ...
 
     def renew(self, block: int) -> None:
@@ -62,9 +68,16 @@ class Reader:
         self._index = index
         self._format = format
         self._decoder = decoder
-        self._blocks: dict[int, Rows] = {}
+        self._blocks: dict[int, Rows] = {}  # those that were read lately
+        self._older: dict[int, Rows] = {}  # the others that are open
+        self._reads = 0  # since the older ones were closed
+        self._is_idle = True  # nothing was read since the last announcement
+        self._epoch = -1  # that was announced
         self._files: dict[int, memoryview] = {}
         self._renewed: set[int] = set()  # blocks that were decoded again, since they were damaged
+        self._evictions = 0  # when they were last looked at
+        if decoder is not None:
+            decoder.readers.add(self)
 
     def __reduce__(self) -> tuple[type[Reader], tuple[Any, ...]]:
         return Reader, (self._index, self._format, self._decoder)
@@ -79,6 +92,7 @@ class Reader:
 
     def samples(self, indices: NDArray[np.int64]) -> list[Sample]:
         """Read samples, those of one block together."""
+        self.let_go()
         blocks, rows = (column.tolist() for column in self._index.locate(indices))
         places: dict[int, list[int]] = {}
         for place, block in enumerate(blocks):
@@ -98,22 +112,38 @@ class Reader:
             flat_lists = getattr(rows, "flat_lists", None)
             return None if flat_lists is None else flat_lists(column)
 
+        self.let_go()
         return self._read(block, read)
 
     def _read(self, block: int, read: Callable[[Rows], Value]) -> Value:
         """Read from the rows of a block."""
         try:
-            rows = self._blocks.get(block)
+            rows = self._opened(block)
             data = self._data(block) if rows is None else memoryview(b"")
             try:
                 return read(self._open(block, data) if rows is None else rows)
             except Exception as error:
                 if not self._may_be_damaged_copy(block, error):
                     raise
+            del rows, data  # a block that is mapped takes up the room of its successor
             return read(self._opened_again(block))
         except ShardError as error:
             _name_file(error, self._index.path(block))
             raise
+
+    def _opened(self, block: int) -> Rows | None:
+        """Return the rows of a block that is open, and close those that have not been read lately.
+
+        What is mapped takes up the disk when it is evicted, for as long as this process is idle.
+        """
+        self._is_idle = False
+        self._reads += 1
+        if self._reads > _UNREAD * (len(self._blocks) + len(self._older)):
+            self._reads, self._older, self._blocks = 0, self._blocks, {}
+        rows = self._blocks.get(block)
+        if rows is None and (rows := self._older.pop(block, None)) is not None:
+            self._blocks[block] = rows
+        return rows
 
     def _may_be_damaged_copy(self, block: int, error: Exception) -> bool:
         """Return True if an error may come from a decoded block, not from what it was made of."""
@@ -125,7 +155,7 @@ class Reader:
     def _opened_again(self, block: int) -> Rows:
         """Open a block that is decoded again. Each is, once: its source may be what is damaged."""
         self._renewed.add(block)
-        self._blocks.pop(block, None)
+        self._close(block)
         self._decodes().renew(block)
         return self._open(block, self._data(block))
 
@@ -145,9 +175,8 @@ class Reader:
         return _keep(self._blocks, number, self._format.open(data, block, schema), _MOST_BLOCKS)
 
     def _decoded(self, number: int) -> memoryview:
-        decoder = self._decodes()
-        self._drop_evicted(decoder)
-        return decoder.map(number)
+        self.let_go()
+        return self._decodes().map(number)
 
     def _decodes(self) -> Decodes:
         if self._decoder is None:
@@ -155,12 +184,25 @@ class Reader:
             raise RuntimeError(msg)
         return self._decoder
 
-    def _drop_evicted(self, decoder: Decodes) -> None:
+    def let_go(self) -> None:
         """Close blocks that were evicted: as long as they are mapped, they take up the disk."""
-        for number in list(islice(self._blocks.copy(), _LOOKED_AT)):
-            rows = self._blocks.pop(number, None)
-            if rows is not None and decoder.holds(number):
-                self._blocks[number] = rows  # it is looked at again after all others
+        decoder = self._decoder
+        if decoder is None or (evictions := decoder.evictions()) == self._evictions:
+            return
+        self._evictions = evictions
+        for number in (*self._blocks.copy(), *self._older.copy()):
+            if decoder.is_gone(number):
+                self._close(number)
+
+    def announced(self, epoch: int) -> None:
+        """Close all blocks when an epoch begins, and if workers read it instead of this process."""
+        if self._is_idle or epoch != self._epoch:
+            self._blocks, self._older = {}, {}
+        self._is_idle, self._epoch = True, epoch
+
+    def _close(self, block: int) -> None:
+        self._blocks.pop(block, None)
+        self._older.pop(block, None)
 
     def _mapped(self, file: int) -> memoryview:
         if file in self._files:

@@ -1,7 +1,8 @@
-"""Files: the user's cache folder, and locks that end with the process that has them."""
+"""Files: the user's cache folder, locks that end with their process, files that others map."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -63,3 +64,22 @@ def _lock(descriptor: int, awaited: str) -> bool:
         return True
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return True
+
+
+def is_in_use(path: Path) -> bool:
+    """Return True if a process has a file open or mapped, as far as the system tells.
+
+    Linux grants a lease on a file only if nobody else has it open or mapped. Other systems have
+    none, and overlay file systems see no maps: there the answer is False.
+    """
+    if not hasattr(fcntl, "F_SETLEASE"):
+        return False
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    else:
+        return False
+    finally:
+        os.close(descriptor)  # the lease ends too

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.shards.cache import NEVER
+from dataporter.shards.cache_folder import entries_of
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.origin import Origin
@@ -46,7 +47,7 @@ class StoredOrigin(Origin):
         self._index, self._format, self._keep = index, format_, keep
         self._storage = Storage(index.root, options, is_known=True)
         self._siblings = FoundOnce(self._storage)
-        self.entries = len(index.rows) + len(index.paths)
+        self.entries = entries_of(index)
         self.threads = max(cores, options.max_requests)
         # The blocks of file f are those from _borders[f] to _borders[f + 1].
         self._borders = np.searchsorted(index.file, np.arange(len(index.paths) + 1))
