@@ -75,7 +75,7 @@ def test_a_porter_killed_while_it_decodes_is_replaced_and_its_part_is_used_or_re
         assert porter.map(blocks[-1])[:] == expected(index, blocks[-1])
     thread.join()
     assert not list(porter._folder.glob("*.tmp"))
-    assert np.fromfile(porter._folder / "sizes", np.int64).nonzero()[0].tolist() == blocks
+    assert np.fromfile(porter._folder / "sizes", np.int64, BLOCKS).nonzero()[0].tolist() == blocks
     porter.close()
 
 

@@ -109,7 +109,7 @@ def test_decoding_ahead_keeps_to_the_cache_however_blocks_are_estimated(tmp_path
             porter.announce(order, epoch, first, first + 32, plan)
             for block in dict.fromkeys((order.indices(epoch, positions) // 16).tolist()):
                 assert porter.map(block)[:] == expected(index, block)
-            sizes = np.fromfile(porter._folder / "sizes", np.int64)
+            sizes = np.fromfile(porter._folder / "sizes", np.int64, BLOCKS)
             assert np.abs(sizes).sum() <= 8 * 128
 
     def is_counted() -> bool:

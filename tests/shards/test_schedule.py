@@ -70,11 +70,12 @@ def test_an_epoch_without_positions_ends_the_needs():
 @given(orders, st.data())
 def test_distances_count_positions_to_the_next_use(order, data):
     start = data.draw(st.integers(0, order.length - 1))
-    found = distances(standing(order, epoch=2, start=start), order.blocks)
+    stop = data.draw(st.integers(start + 1, order.length))
+    found = distances(standing(order, epoch=2, start=start, stop=stop), order.blocks)
     both = [order.indices(epoch, np.arange(order.length)) // order.rows for epoch in (2, 3)]
     for block in range(order.blocks):
         first, last = order.uses(2).first[block], order.uses(2).last[block]
-        if first <= start <= last:
+        if first < stop and start <= last:
             assert found[block] == 0  # in use, also where the position itself is another block's
         else:
             ahead = np.concatenate(both)[start:]
@@ -90,20 +91,31 @@ def test_without_uses_every_block_is_in_use():
 
 
 @given(orders, st.data())
-def test_the_most_in_use_is_that_of_the_fullest_position(order, data):
+def test_the_most_in_use_is_that_of_the_fullest_positions(order, data):
     size = st.integers(1, 100)
     sizes = np.array(data.draw(st.lists(size, min_size=order.blocks, max_size=order.blocks)))
-    fullest = 0
+    fullest, wide = 0, data.draw(st.integers(1, order.length))
     for epoch in (2, 3):
         uses = order.uses(epoch)
         for position in range(order.length):
-            is_in_use = (uses.first <= position) & (position <= uses.last)
+            is_in_use = (uses.first < position + wide) & (position <= uses.last)
             fullest = max(fullest, int(sizes[uses.blocks[is_in_use]].sum()))
-    assert most_in_use(standing(order, epoch=2), sizes) == fullest + sizes.max()
+    assert most_in_use(standing(order, epoch=2, stop=wide), sizes) == fullest + sizes.max()
 
 
 def test_without_uses_all_bytes_may_be_in_use():
     assert most_in_use(standing(ShuffledOrder(20)), np.array([3, 4, 5])) == 12
+
+
+def test_who_waits_for_a_block_stands_where_it_is_read():
+    order = SideBySide(8, 10, 2)  # both tracks go on to other blocks at position 20
+    ahead = Lookahead(ends_of(order), np.full(8, 1), bound=2)
+    ahead.announce(standing(order, start=0, stop=40))
+    old, new = (set((order.indices(0, np.arange(20) + at) // 10).tolist()) for at in (0, 20))
+    assert {block for block in range(8) if ahead.distances()[block] == 0} == old | new
+    far = ahead.distances(reading=max(new))
+    assert {block for block in range(8) if far[block] <= 1} == new
+    assert min(far[block] for block in old) >= 60
 
 
 # Looking ahead
@@ -182,7 +194,8 @@ def hits_of_the_cache(folder: Path, order: SideBySide, epochs: int, budget: int)
     hits = []
     for epoch, position, block in accesses(order, epochs):
         hits.append(cache.holds(block))
-        far = distances(standing(order, epoch=epoch, start=position), order.blocks)
+        now = standing(order, epoch=epoch, start=position, stop=position + 1)
+        far = distances(now, order.blocks)
         cache.add(
             block,
             lambda path: path.write_bytes(b"x") and None,

@@ -388,6 +388,7 @@ class BlockCache(CachedBlocks):
             (self.folder / f"{block:08}.tmp").unlink(missing_ok=True)
             if self._recorded(block) < 0:
                 self._record(block, 0)
+        self._remove_unmapped()
         # A thread may have opened a file, and not begun to write.
         self._remove_unwritten([path.name for path in self.folder.iterdir()])
 

@@ -91,6 +91,7 @@ class Decoders:
         self.cache = BlockCache(folder, self._origin.entries, cache_bytes)
         self._sizes = index.decoded.copy()  # estimates, until a block is decoded
         self._disk_error: OSError | None = None  # the first one, if the disk was full
+        self._is_known_small = False  # the user was told that the cache is
         self.stats = dict.fromkeys(_COUNTERS, 0)
         self._load = Load(first=_FIRST_LOAD, most=_MOST_LOAD)
 
@@ -252,6 +253,8 @@ class Decoders:
         with self._changed:
             self._touched.pop(job.block, None)
             self._touched[job.block] = None
+            if size:
+                self._sizes[job.block] = size
             self.stats["decoded"] += size > 0
             self.stats["bytes"] += size
             self.stats["ahead"] += size > 0 and not asked
@@ -321,22 +324,36 @@ class Decoders:
             self._format.decode(file, block, schema, to)
 
     def _reserve(self, job: _Job) -> None:
-        """Reserve room for a block. A block that was asked for waits for others in the making."""
+        """Reserve room for a block, and wait until it is there."""
         size = int(self._sizes[job.block])
+        try:
+            self.cache.reserve(job.block, size, *self._distances(job))
+        except NoRoomError:
+            if job.need is not None:
+                raise
+            self._reserve_in_little_room(job.block, size)
+        self._wait_for_readers(job)
+
+    def _reserve_in_little_room(self, block: int, size: int) -> None:
+        """Reserve room for a block that was asked for. It waits for others in the making."""
         while True:
-            distances, at = self._distances(job)
             try:
-                self.cache.reserve(job.block, size, distances, at)
+                self.cache.reserve(block, size, *self._distances(None, reading=block))
             except NoRoomError as error:
-                if job.need is not None:
-                    raise
                 if not error.reserved:
                     raise self._too_small(error.missing) from None
                 time.sleep(_LOOK)
                 self.cache.remove_leftovers()  # a killed process may have reserved the room
             else:
                 break
-        self._wait_for_readers(job)
+        if not self._is_known_small and self._disk_error is None:
+            self._is_known_small = True
+            _log.warning(
+                "The cache holds the blocks that are read at a time, but not those of all batches "
+                "on their way: these need %s bytes, and cache_bytes is %s. Blocks may come late or "
+                "be decoded again. Pass cache_bytes=%s or more.",
+                *(f"{(needed := self._most_in_use()):,}", f"{self.cache.budget:,}", needed),
+            )
 
     def _wait_for_readers(self, job: _Job) -> None:
         """Wait until readers have let go of what was evicted, or make up for those that do not.
@@ -347,7 +364,9 @@ class Decoders:
         while self.cache.excess() > 0:
             asked = asked or bool(job.waiting)
             if time.monotonic() - began > (_COURTESY if asked else _PATIENCE):
-                distances, at = self._distances(job)
+                distances, _ = self._distances(job)
+                with self._schedule:
+                    at = max((ahead.reach() for ahead in self._up_to_date()), default=0)
                 if not (self.cache.make_up(distances, at) or asked):
                     raise NoRoomError(missing=0, reserved=0)
                 return
@@ -358,11 +377,17 @@ class Decoders:
         self._sizes[job.block] = size  # also for the next time
         self._reserve(job)
 
-    def _distances(self, job: _Job | None) -> tuple[NDArray[np.int64], int]:
-        """Count the positions to the next use of each block, and of the block of a job."""
+    def _distances(
+        self, job: _Job | None, reading: int | None = None
+    ) -> tuple[NDArray[np.int64], int]:
+        """Count the positions to the next use of each block, and of the block of a job.
+
+        From where the block `reading` is read, if there is one.
+        """
         with self._schedule:
             lookaheads = self._up_to_date()
-            known = [far for ahead in lookaheads if (far := ahead.distances()) is not None]
+            found = (ahead.distances(reading) for ahead in lookaheads)
+            known = [far for far in found if far is not None]
             if known:
                 at = job.ahead.distance(job.need) if job and job.ahead and job.need else 0
                 return self._origin.distances(np.minimum.reduce(known)), at
@@ -421,13 +446,22 @@ class Decoders:
                 )
         self._reserve(job)
 
+    def _most_in_use(self) -> int:
+        """Return the bytes of a cache that decodes each block once an epoch."""
+        with self._changed:
+            known = list(self._touched)
+        sizes, estimates = self._sizes, np.maximum(self._index.decoded, 1)
+        larger = float((sizes[known] / estimates[known]).max(initial=1.0))
+        expected = np.ceil(estimates * larger).astype(np.int64)
+        expected[known] = sizes[known]
+        with self._schedule:
+            return max((ahead.most_in_use(expected) for ahead in self._up_to_date()), default=0)
+
     def _too_small(self, missing: int) -> ShardCacheError:
         """Say how many bytes the blocks in use need."""
         if self._disk_error is not None:
             return self._disk_full(self._disk_error)
-        with self._schedule:
-            most = [ahead.most_in_use(self._sizes) for ahead in self._up_to_date()]
-        needed = max(self.cache.budget + missing, *most, 0)
+        needed = max(self.cache.budget + missing, self._most_in_use())
         msg = (
             f"The cache is too small: blocks in use need {needed:,} bytes, and cache_bytes is "
             f"{self.cache.budget:,}. Pass cache_bytes={needed} or more (on several nodes, each "

@@ -34,7 +34,7 @@ from dataporter.system.memory import map_file
 # Open at a time. More than the tracks of most runs; each holds a map and a few small objects.
 _MOST_BLOCKS = 4096
 _MOST_FILES = 1024
-_UNREAD = 16  # reads for each open block, after which one that had none of them is closed
+_UNREAD = 8  # reads for each open block, after which one that had none of them is closed
 
 Value = TypeVar("Value")
 

@@ -72,13 +72,16 @@ def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
 
 
 def distances(standing: Standing, blocks: int) -> NDArray[np.int64]:
-    """Count the positions to the next use of each block, 0 for those in use; shape (blocks,)."""
-    order, _, epoch, start, _ = standing
+    """Count the positions to the next use of each block, 0 for those in use; shape (blocks,).
+
+    All that is read before `stop` is in use: the batches on their way are made in any order.
+    """
+    order, _, epoch, start, stop = standing
     now, later = order.uses(epoch), order.uses(epoch + 1)
     if now is None or later is None:
         return np.zeros(blocks, dtype=np.int64)  # any block may be next
     distance = np.full(blocks, NEVER)
-    ahead = np.maximum(now.first - start, 0)
+    ahead = np.where(now.first < stop, 0, now.first - start)
     np.minimum.at(distance, now.blocks, np.where(now.last >= start, ahead, NEVER))
     np.minimum.at(distance, later.blocks, later.first + (order.length - start))
     return distance
@@ -87,14 +90,16 @@ def distances(standing: Standing, blocks: int) -> NDArray[np.int64]:
 def most_in_use(standing: Standing, sizes: NDArray[np.int64]) -> int:
     """Return the most bytes of blocks that are in use at a time, and those of one that comes.
 
-    In this epoch and the next one, by all ranks; `sizes` has shape (blocks,).
+    In this epoch and the next one, by all ranks, over as many positions as from `start` to `stop`;
+    `sizes` has shape (blocks,).
     """
-    order, _, epoch, _, _ = standing
+    order, _, epoch, start, stop = standing
+    before = max(stop - start - 1, 0)  # positions from which a block is in use before it is read
     most = 0
     for uses in (order.uses(epoch), order.uses(epoch + 1)):
         if uses is None:
             return int(sizes.sum())  # any block may be in use
-        positions = np.concatenate([uses.first, uses.last + 1])
+        positions = np.concatenate([np.maximum(uses.first - before, 0), uses.last + 1])
         changes = np.concatenate([sizes[uses.blocks], -sizes[uses.blocks]])
         # Where one block ends and another begins, the end comes first.
         in_use = np.cumsum(changes[np.lexsort([changes, positions])])
@@ -108,6 +113,7 @@ class Lookahead:
     def __init__(self, ends: NDArray[np.int64], decoded: NDArray[np.int64], bound: int) -> None:
         self._ends, self._decoded, self._bound = ends, decoded, bound
         self._standing: Standing | None = None
+        self._widest = 0  # of the standings, in positions
         self._origin = 0  # the epoch that the walk began in
         self._walk: Iterator[Need] = iter(())
         self._found: deque[Need] = deque()  # by the walk, and not yet returned by `next`
@@ -118,6 +124,7 @@ class Lookahead:
     def announce(self, standing: Standing) -> None:
         """Take note of where the rank stands now."""
         previous, self._standing = self._standing, standing
+        self._widest = max(self._widest, standing.stop - standing.start)
         if previous is not None and _continues(previous, standing):
             self._found.extendleft(reversed(self._refused))
         else:
@@ -167,13 +174,36 @@ class Lookahead:
             return 0
         return max(need.at - self._since_origin(self._standing.epoch, self._standing.start), 0)
 
-    def most_in_use(self, sizes: NDArray[np.int64]) -> int:
-        """Return the most bytes that are in use at a time; 0 if nothing was announced."""
-        return 0 if self._standing is None else most_in_use(self._standing, sizes)
+    def reach(self) -> int:
+        """Count the positions from where the rank stands to the last block that was brought."""
+        return self.distance(self._beyond[-1]) if self._beyond else 0
 
-    def distances(self) -> NDArray[np.int64] | None:
-        """Count the positions to the next use of each block; None if nothing was announced."""
-        return None if self._standing is None else distances(self._standing, len(self._ends))
+    def most_in_use(self, sizes: NDArray[np.int64]) -> int:
+        """Return the most bytes that are in use at a time; 0 if nothing was announced.
+
+        A run that has just begun will have more batches on their way: twice as many are assumed.
+        """
+        if self._standing is None:
+            return 0
+        stop = self._standing.start + 2 * self._widest
+        return most_in_use(self._standing._replace(stop=stop), sizes)
+
+    def distances(self, reading: int | None = None) -> NDArray[np.int64] | None:
+        """Count the positions to the next use of each block; None if nothing was announced.
+
+        If a block is given that somebody waits for, the run is taken to stand where it is first
+        read: what is only used before that is not in use.
+        """
+        standing = self._standing
+        if standing is None:
+            return None
+        count = len(self._ends)
+        if reading is None:
+            return distances(standing, count)
+        at = standing.start
+        ahead = int(distances(standing._replace(stop=at), count)[reading])
+        at += ahead if at + ahead < standing.stop else 0
+        return distances(standing._replace(start=at, stop=at), count)
 
 
 def _continues(previous: Standing, now: Standing) -> bool:
