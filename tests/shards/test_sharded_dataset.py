@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import signal
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -301,6 +302,35 @@ def test_damaged_blocks_in_the_cache_are_decoded_again(kind, workers, request, t
     loader = loader_of(ShardedDataset(folder, cache=tmp_path / "cache"), num_workers=workers)
     assert ids(loader) == expected
     assert {path: path.read_bytes() for path in held} == held
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_block_whose_rows_are_readable_but_wrong_is_decoded_again(workers, texts, tmp_path):
+    corpus = ShardedDataset(texts, cache=tmp_path)
+    expected = one_pass(loader_of(corpus))
+    corpus._porter.close()
+    held = {path: path.read_bytes() for path in tmp_path.rglob("*.block")}
+    for path, data in held.items():
+        path.write_bytes(data.replace(b"text ", b"tfxt "))
+    again = ShardedDataset(texts, cache=tmp_path)
+    assert one_pass(loader_of(again, num_workers=workers)) == expected
+    assert {path: path.read_bytes() for path in held} == held
+    assert again.stats()["decoded"] >= len(held) == 40  # two may find one to be damaged at once
+
+
+def test_a_block_is_checked_once_a_run(texts, tmp_path):
+    corpus = ShardedDataset(texts, cache=tmp_path)
+    text = corpus[0]["text"]
+    corpus._porter.close()
+    runs = [ShardedDataset(texts, cache=tmp_path) for _ in range(2)]
+    assert [run[0]["text"] for run in runs] == [text, text]
+    assert runs[0].stats() == {}  # no porter was needed
+    (table,) = tmp_path.rglob("sizes")
+    entries = np.fromfile(table, np.int64)
+    checked = entries[41 + 1]
+    assert runs[1]._porter._since < checked < time.time_ns()
+    assert pickle.loads(pickle.dumps(runs[1]))[0]["text"] == text
+    assert np.fromfile(table, np.int64)[41 + 1] == checked
 
 
 def test_a_damaged_block_whose_source_is_gone_is_an_error_about_the_source(lines, tmp_path):

@@ -3,7 +3,7 @@
     00000042.block    a decoded block: whole, since it was renamed when it was complete
     00000043.tmp      a block that is being decoded; its writer holds a lock on it
     evicted/          blocks that were evicted, until no reader has them mapped
-    sizes             the table: 8 bytes for each block of the dataset, and 8 more
+    sizes             the table: see `cached_blocks`
 
 An entry of the table is the size of a block's file, 0 if there is none, and below 0 the bytes that
 are reserved for a block that is being decoded. So the sum of its amounts is what the cache takes
@@ -11,10 +11,9 @@ up, whoever writes to it. The table is changed under a lock on it, and each bloc
 a lock on its temporary file. The system drops both locks when a process dies. A kill leaves a
 temporary file or an entry without its file; `remove_leftovers` finds them.
 
-A map outlives its file, so a disk stays full until readers let go of what was evicted. The last
-entry of the table counts evictions: a reader that sees another count closes blocks that are no
-longer there. Writers wait a moment for that. For readers that are idle they make up by blocks that
-nobody has mapped.
+A map outlives its file, so a disk stays full until readers let go of what was evicted. The table
+counts evictions: a reader that sees another count closes blocks that are no longer there. Writers
+wait a moment for that. For readers that are idle they make up by blocks that nobody has mapped.
 
 Here is no order and no schedule: callers say how far away the next use of each block is.
 """
@@ -25,6 +24,7 @@ import errno
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from dataporter.errors import ShardCacheError, ShardFormatError
 from dataporter.shards.cache_folder import NO_LOCKS
+from dataporter.shards.cached_blocks import ENTRY, CachedBlocks, checksum_of
 from dataporter.system.files import is_in_use
-from dataporter.system.memory import map_file
 
 try:
     import fcntl
@@ -48,74 +48,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNUSABLE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST),  # no folder to write
 )
-_ENTRY = 8  # bytes
 _TEMPORARY = re.compile(r"(\d{8,})\.tmp")
-
-
-class CachedBlocks:
-    """The cache as readers see it. Nothing is written."""
-
-    def __init__(self, folder: Path, blocks: int) -> None:
-        self.folder = folder
-        self._blocks = blocks
-        # Descriptors of the table: the last one is used. The others are of tables that somebody
-        # has removed with the whole cache; another thread may be reading them.
-        self._tables: list[int] = []
-        self._mapped: dict[int, int] = {}  # by block, the number of the file that was mapped last
-
-    def __del__(self) -> None:
-        for table in self._tables:
-            os.close(table)
-
-    def path(self, block: int) -> Path:
-        """Return the place of a decoded block, whether or not it is there."""
-        return self.folder / f"{block:08}.block"
-
-    def holds(self, block: int) -> bool:
-        """Return True if a block is there with the size that was recorded."""
-        try:
-            size = os.stat(f"{self.folder}/{block:08}.block").st_size  # noqa: PTH116  it is faster
-        except OSError:
-            return False
-        return size == self._recorded(block)
-
-    def map(self, block: int) -> memoryview | None:
-        """Map a block that was there a moment ago; None if it has been evicted since."""
-        try:
-            descriptor = os.open(self.path(block), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        try:
-            self._mapped[block] = os.fstat(descriptor).st_ino
-            return map_file(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def evictions(self) -> int:
-        """Count evictions, of all processes. Another number says: look which blocks are gone."""
-        return self._recorded(self._blocks)
-
-    def is_gone(self, block: int) -> bool:
-        """Return True if a block was mapped here, and has been evicted or replaced since."""
-        number = self._mapped.get(block)
-        if number is None:
-            return False
-        try:
-            return os.stat(f"{self.folder}/{block:08}.block").st_ino != number  # noqa: PTH116  likewise
-        except OSError:
-            return True
-
-    def _recorded(self, block: int) -> int:
-        if not self._tables or os.fstat(self._tables[-1]).st_nlink == 0:
-            try:
-                self._tables.append(self._open_table())
-            except OSError:
-                return 0
-        entry = os.pread(self._tables[-1], _ENTRY, block * _ENTRY)
-        return int.from_bytes(entry, "little", signed=True)
-
-    def _open_table(self) -> int:
-        return os.open(self.folder / "sizes", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class NoRoomError(Exception):
@@ -134,7 +67,7 @@ class BlockCache(CachedBlocks):
     """
 
     def __init__(self, folder: Path, blocks: int, budget: int | None) -> None:
-        super().__init__(folder, blocks)
+        super().__init__(folder, blocks, since=time.time_ns())
         self._mutex = threading.Lock()
         self._writing: set[int] = set()
         self.evicted = 0
@@ -152,7 +85,7 @@ class BlockCache(CachedBlocks):
     def _open_table(self) -> int:
         self.folder.mkdir(parents=True, exist_ok=True)
         table = os.open(self.folder / "sizes", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        size = (self._blocks + 1) * _ENTRY
+        size = (3 * self._blocks + 1) * ENTRY
         if os.fstat(table).st_size < size:
             _allocate(table, size)
         return table
@@ -173,12 +106,8 @@ class BlockCache(CachedBlocks):
 
     def sizes(self) -> NDArray[np.int64]:
         """Read the table; shape (blocks,)."""
-        table = os.pread(self._tables[-1], self._blocks * _ENTRY, 0)
+        table = os.pread(self._tables[-1], self._blocks * ENTRY, 0)
         return np.frombuffer(table, dtype="<i8").astype(np.int64)
-
-    def _record(self, block: int, size: int) -> None:
-        entry = size.to_bytes(_ENTRY, "little", signed=True)
-        os.pwrite(self._tables[-1], entry, block * _ENTRY)
 
     # Blocks that come
 
@@ -208,7 +137,7 @@ class BlockCache(CachedBlocks):
                 size = path.stat().st_size
                 if grow is not None and size > -self._recorded(block):
                     grow(size)
-                return self._publish(block, path, size)
+                return self._publish(block, path, size, checksum_of(path))
             except BaseException:
                 with self._locked():  # nobody else can reserve before the file is gone
                     self._record(block, 0)
@@ -243,12 +172,14 @@ class BlockCache(CachedBlocks):
                 os.close(descriptor)
         yield None
 
-    def _publish(self, block: int, path: Path, size: int) -> int:
+    def _publish(self, block: int, path: Path, size: int, checksum: int) -> int:
         if size == 0:
             msg = f"Block {block} decodes into an empty file."
             raise ShardFormatError(msg)
         with self._locked():
             self._record(block, size)
+            self._record(self._checks(block), checksum)
+            self._record(self._checks(block) + 1, time.time_ns())
             path.rename(self.path(block))
         return size
 

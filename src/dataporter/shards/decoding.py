@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from dataporter.errors import ShardCacheError, ShardChangedError, ShardFormatError, StorageError
 from dataporter.shards.cache import FULL, BlockCache, NoRoomError
+from dataporter.shards.cached_blocks import DamagedBlockError
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.load import Load
@@ -419,7 +420,10 @@ class Decoders:
                 except StorageError as error:
                     self._kept_failures[entry] = time.monotonic(), str(error)
                     raise
-            return self.cache.map(entry)
+            with suppress(DamagedBlockError):
+                return self.cache.map(entry)
+            self.cache.drop(entry)
+            return None
 
     def _reserve_now(self, entry: int, size: int) -> None:
         distances, _ = self._distances(None)

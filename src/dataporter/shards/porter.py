@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from dataporter.errors import ShardCacheError, ShardError, UnsupportedSystemError
 from dataporter.law import Order, Plan
-from dataporter.shards.cache import CachedBlocks
 from dataporter.shards.cache_folder import cache_folder, entries_of, is_shared
+from dataporter.shards.cached_blocks import CachedBlocks, DamagedBlockError
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.messages import attached, has_arrived, is_ours, pack, receive
@@ -57,6 +57,8 @@ _MOMENT = 0.2  # seconds that a porter gets to end
 _LONG = 5.0  # the same, if its folder is removed then
 _PATIENCE = 5.0  # seconds that a porter gets to tell its counters
 _PAUSE = 0.005  # seconds between two tries to connect
+
+_log = logging.getLogger(__name__)
 
 # Sockets that a forked child must not hold: a porter sees the end of a process by its connection,
 # and its address is free only when nobody holds the listening socket.
@@ -106,11 +108,12 @@ class Porter:
         self._cache_bytes = cache_bytes
         self._folder = cache_folder(folder, index, format)
         self._address = _new_address()
+        self._since = time.time_ns()
         self._prepare(is_copy=False)
 
     def _prepare(self, *, is_copy: bool) -> None:
         self.readers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._blocks = CachedBlocks(self._folder, entries_of(self._index))
+        self._blocks = CachedBlocks(self._folder, entries_of(self._index), self._since)
         self._state = _Connections()
         self._hits = 0
         # The process that made the dataset ends the porter; a copy only leaves.
@@ -119,7 +122,7 @@ class Porter:
         weakref.finalize(self, _leave, os.getpid(), self._state, address, own)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_index", "_format", "_cache_bytes", "_storage", "_folder", "_address")
+        kept = ("_index", "_format", "_cache_bytes", "_storage", "_folder", "_address", "_since")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -162,8 +165,12 @@ class Porter:
         """Map the file of a decoded block. The map stays valid when the block is evicted."""
         for _ in range(_TRIES):
             self.path(block)
-            if (mapped := self._blocks.map(block)) is not None:
-                return mapped
+            try:
+                if (mapped := self._blocks.map(block)) is not None:
+                    return mapped
+            except DamagedBlockError:
+                _log.warning("block %s in %s is damaged: it is made again", block, self._folder)
+                self.renew(block)
         msg = (
             f"Block {block} was evicted {_TRIES} times before it could be read: the jobs that "
             f"share {self._folder} need more bytes than they were given. Pass a larger "
