@@ -22,6 +22,7 @@ from dataporter.shards.cache import NEVER
 
 _AHEAD = 4 << 30  # bytes that are brought ahead at most
 _SHARE_AHEAD = 8  # they are at most this part of the cache
+_STEPS = 64  # that are on their way at most, as long as no more were seen: few rows of a block
 
 
 def bytes_ahead(cache_bytes: int) -> int:
@@ -181,11 +182,12 @@ class Lookahead:
     def most_in_use(self, sizes: NDArray[np.int64]) -> int:
         """Return the most bytes that are in use at a time; 0 if nothing was announced.
 
-        A run that has just begun will have more batches on their way: twice as many are assumed.
+        A run that has just begun will have more batches on their way, as many as its workers make.
         """
         if self._standing is None:
             return 0
-        stop = self._standing.start + 2 * self._widest
+        wide = max(2 * self._widest, _STEPS * self._standing.plan.step_size)
+        stop = self._standing.start + wide
         return most_in_use(self._standing._replace(stop=stop), sizes)
 
     def distances(self, reading: int | None = None) -> NDArray[np.int64] | None:
