@@ -22,7 +22,7 @@ from dataporter.shards.cache import NEVER
 
 _AHEAD = 4 << 30  # bytes that are brought ahead at most
 _SHARE_AHEAD = 8  # they are at most this part of the cache
-_STEPS = 64  # that are on their way at most, as long as no more were seen: few rows of a block
+_STEPS = 16  # assumed to be on their way, until more were seen
 
 
 def bytes_ahead(cache_bytes: int) -> int:

@@ -270,7 +270,7 @@ def test_a_cache_of_the_bytes_that_an_error_names_is_large_enough(open_stored):
         ids(loader_of(open_stored("lines", cache_bytes=1)))
     needed = int(re.search(r"cache_bytes=(\d+) or more", str(caught.value))[1])
     corpus = open_stored("lines", cache_bytes=needed)
-    assert needed < 0.2 * int(corpus.index.decoded.sum())
+    assert needed < 0.5 * int(corpus.index.decoded.sum())  # blocks of few rows
     assert sorted(ids(loader_of(corpus))) == list(range(600))
     assert corpus.stats()["evicted"] > 0
 
