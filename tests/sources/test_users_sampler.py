@@ -487,6 +487,54 @@ def test_the_state_of_a_batch_sampler_is_of_its_rank_alone():
         second.load_state_dict(first.state_dict())
 
 
+class Strided(Sampler):
+    """Every second index from `first` on, and how many have been drawn as a state."""
+
+    def __init__(self, first: int):
+        self.first, self.drawn = first, 0
+
+    def __len__(self):
+        return 12
+
+    def __iter__(self):
+        while self.drawn < len(self):
+            self.drawn += 1
+            yield 2 * (self.drawn - 1) + self.first
+        self.drawn = 0
+
+    def state_dict(self) -> dict:
+        return {"drawn": self.drawn, "first": self.first}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.drawn, self.first = state["drawn"], state["first"]
+
+
+class StridedByRank(Strided):
+    num_replicas = 2
+
+    def __init__(self, first: int):
+        super().__init__(first)
+        self.rank = first
+
+    def load_state_dict(self, state: dict) -> None:
+        self.drawn = state["drawn"]
+
+
+def test_the_state_of_a_sampler_that_names_no_rank_is_of_its_rank_alone():
+    def begun(kind, rank: int) -> ResumableDataLoader:
+        loader = ResumableDataLoader(range(24), 2, sampler=kind(rank), rank=rank, world_size=2)
+        next(iter(loader))
+        return loader
+
+    state = begun(Strided, 0).state_dict()
+    second = begun(Strided, 1)
+    with pytest.raises(StateMismatchError, match="rank 0 alone, this is rank 1"):
+        second.load_state_dict(state)
+    second = begun(StridedByRank, 1)
+    second.load_state_dict(begun(StridedByRank, 0).state_dict())
+    assert plain(next(iter(second))) == [5, 7]
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_empty_batches_of_a_batch_sampler_come_once(num_workers):
     def make() -> ResumableDataLoader:

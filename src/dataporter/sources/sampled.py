@@ -65,8 +65,10 @@ class SampledSource(Source):
             # Batches are made here instead, so that the last, short one is known to be short.
             self._size, self._drop_last = self._drawn_from.batch_size, self._drawn_from.drop_last
             self._drawn_from, self._yields_batches = self._drawn_from.sampler, False
-        # Batches of the user's own may have other sizes on each rank.
-        self.states_differ = self._yields_batches
+        # Batches of the user's own may have other sizes on each rank. A sampler with a state that
+        # does not know its rank may be another one on each.
+        knows_rank = sampler.topology() is not None
+        self.states_differ = self._yields_batches or (sampler.is_stateful and not knows_rank)
         self.rank_may_differ = not sampler.is_stateful
         self._loaded_rank: int | None = self._topology.rank
 
