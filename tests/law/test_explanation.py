@@ -11,8 +11,9 @@ from tracked import Tracked, numbered_lines
 
 from dataporter import ResumableDataLoader, ResumableDistributedSampler, ResumableSampler
 from dataporter.errors import OptionError, StateFormatError, StateMismatchError, StateVersionError
-from dataporter.law.explanation import Explanation, counted, explain, is_state
+from dataporter.law.explanation import Explanation, explain, is_state
 from dataporter.law.state import Identity, Progress, build_state
+from dataporter.layout import counted
 
 
 def advanced(loader: ResumableDataLoader, batches: int) -> ResumableDataLoader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dataporter.notebook_html import table
+from dataporter.layout import table
 
 
 class ReportRow(NamedTuple):

@@ -26,7 +26,7 @@ from dataporter.engine.sending import Bulk
 from dataporter.engine.starting import signals_delayed, start_worker
 from dataporter.engine.worker import IN_HAND, Duty
 from dataporter.fetch import Fetches
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 
 _log = logging.getLogger(__name__)
 

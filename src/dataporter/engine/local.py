@@ -33,7 +33,7 @@ from dataporter.fetch.generators import capture
 from dataporter.fetch.randomness import current_key, leave_for
 from dataporter.fetch.tasks import Renew, Task
 from dataporter.fetch.timing import PIN
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 
 _log = logging.getLogger(__name__)
 

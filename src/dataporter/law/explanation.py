@@ -10,7 +10,6 @@ fills no step, which is for the next one to choose, and its order, where that ne
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -24,14 +23,10 @@ from dataporter.law.ranges import counted_to, size_of
 from dataporter.law.rest import Excluded, Rest, excluded_in, rest_of
 from dataporter.law.state import Identity, Progress, parse_state
 from dataporter.law.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
-from dataporter.notebook_html import table
-
-WIDTH = 80  # columns
+from dataporter.layout import Row, counted, laid_out, table
 
 _SHOWN = 4  # indices that come next
 _SHOWN_LANES = 8  # and excluded spans
-
-Row = tuple[str, str]
 
 
 class Explains(Protocol):
@@ -73,28 +68,6 @@ def explain(state: Mapping[str, Any]) -> Explains:
         return TorchdataExplanation(found=read_torchdata_state(state))
     identity, progress = parse_state(state)
     return Explanation(identity=identity, progress=progress)
-
-
-def laid_out(rows: list[Row], width: int = WIDTH, *, breaks_words: bool = True) -> str:
-    """Set rows in two columns of text. Long paths stay whole if `breaks_words` is False."""
-    edge = max(len(heading) for heading, _ in rows) + 2
-    return "\n".join(
-        textwrap.fill(
-            printable(f"{heading:{edge}}{words}"),
-            width,
-            subsequent_indent=" " * edge,
-            break_long_words=breaks_words,
-            break_on_hyphens=False,
-        )
-        for heading, words in rows
-    )
-
-
-def printable(text: str) -> str:
-    """Replace what a terminal would obey instead of showing: a state may come from anybody."""
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -435,17 +408,6 @@ def summary(loader: Any, explanation: Explanation, topology: Topology) -> str:
         f"num_workers={loader.num_workers}",
     ]
     return f"<{type(loader).__name__}: {', '.join(parts)}; {explanation.where}>"
-
-
-def counted(number: int, thing: str) -> str:
-    """Put a number and a thing together.
-
-    >>> counted(1, "batch"), counted(2000, "batch")
-    ('1 batch', '2,000 batches')
-    """
-    if number != 1:
-        thing += "es" if thing.endswith("ch") else "s"
-    return f"{number:,} {thing}"
 
 
 def _excluded_in_words(excluded: Excluded) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dataporter.engine import Runner
 from dataporter.errors import OptionTypeError
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 from dataporter.sources.counters import counters_of
 from dataporter.sources.tally import Flow, Tallies
 

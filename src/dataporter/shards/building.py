@@ -22,7 +22,7 @@ from dataporter.errors import (
     ShardWarning,
     add_note,
 )
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 from dataporter.shards.changes import changes_in_words
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import BLOCK, Index, IndexedFile, build_index

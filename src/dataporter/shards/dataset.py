@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from dataporter.arguments import check_flag, check_int, check_number
 from dataporter.errors import OptionError, OptionTypeError, ShardWarning
 from dataporter.law import Order, Plan, ShuffledOrder, WrappedOrder
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
 from dataporter.shards.index import Index

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 
 _EVERY = 10.0  # seconds between two summaries
 _SOON = 1.0  # seconds that somebody waits before the log says so

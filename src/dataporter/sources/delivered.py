@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dataporter.errors import OptionError
 from dataporter.fetch.containers import changed, is_plain_list, parts_of
-from dataporter.notebook_html import paragraphs, table
+from dataporter.layout import paragraphs, table
 
 _SHOWN = 16  # samples in a notebook
 

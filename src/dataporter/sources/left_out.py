@@ -20,7 +20,7 @@ from dataporter.fetch import EMPTY, Failed, Fetcher, Partial, Skipped
 from dataporter.fetch.randomness import current_key, leave_for
 from dataporter.fetch.tasks import Samples, Task
 from dataporter.law import Topology
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 from dataporter.sources.delivered import Delivered
 from dataporter.sources.source import Contents
 

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 from dataporter.errors import SharedIteratorError, StaleIteratorError
 from dataporter.fetch import EMPTY, Failed, Late
 from dataporter.law.epochs import Cursor
-from dataporter.law.explanation import counted
 from dataporter.law.state import Progress
+from dataporter.layout import counted
 from dataporter.sources.left_out import left_out_of
 from dataporter.sources.source import Result, Source
 from dataporter.sources.tally import Tallies, size_of

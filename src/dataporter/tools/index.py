@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import ShardSchemaError
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 from dataporter.shards.building import Opened
 from dataporter.shards.changes import changes_in_words
 from dataporter.shards.formats.format import Format

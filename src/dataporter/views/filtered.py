@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dataporter.arguments import check_flag, check_int
 from dataporter.errors import LeftOutError, OptionError, OptionTypeError, PredicateWarning
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.system.files import user_folder

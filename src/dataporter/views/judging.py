@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from dataporter.errors import LeftOutError, PredicateError, PredicateWarning, ShardCacheError
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 from dataporter.system.processes import can_start_workers, usable_cores
 from dataporter.user_warnings import warn_user
 from dataporter.views.bitmap import Bitmap, packed, size_of

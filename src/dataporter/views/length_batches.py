@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from dataporter.arguments import check_flag, check_int
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import Order, Permutation
-from dataporter.law.explanation import counted
 from dataporter.law.keys import key_as_int
 from dataporter.law.orders import Derived
+from dataporter.layout import counted
 
 _RATIO = 1.08  # of the longest length in a bucket to the shortest, if the user does not say
 

@@ -13,7 +13,7 @@ import numpy as np
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.fetch.fetcher import getitems_of
 from dataporter.fetch.vectorised import Gather
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 from dataporter.sources.counters import summed_counters
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.joined_batches import gather_of_parts

@@ -17,7 +17,7 @@ from dataporter.errors import OptionError, OptionTypeError, PredicateWarning
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.vectorised import Gather
 from dataporter.law import Order, SequentialOrder, ShuffledOrder
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 from dataporter.shards.tracks import tracks_for
 from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint

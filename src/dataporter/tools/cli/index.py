@@ -104,7 +104,7 @@ def _with_lengths(
 
 
 def _show(figures: IndexFigures) -> None:
-    from dataporter.law.explanation import counted, laid_out
+    from dataporter.layout import counted, laid_out
 
     console = make_console()
     say(console, figures.root)

@@ -120,9 +120,9 @@ def _show_traceback(error: Exception) -> None:
 
 
 def _complain(message: str) -> None:
-    from dataporter.tools.wrapping import wrap
+    from dataporter.layout import wrapped_lines
 
     console = make_console(stderr=True)
     with contextlib.suppress(OSError):  # the terminal may have been closed
         for line in f"dataporter: {message}".splitlines():
-            console.print(wrap(line, console.width), markup=False)
+            console.print(wrapped_lines(line, console.width), markup=False)

@@ -127,7 +127,7 @@ def _figures(wanted: Wanted, run: PlannedRun, as_json: bool) -> PlanFigures:
 
 
 def _show(figures: PlanFigures, out: Path | None, *, as_json: bool) -> None:
-    from dataporter.law.explanation import laid_out
+    from dataporter.layout import laid_out
     from dataporter.tools.plan.page import drawn
     from dataporter.tools.plan.report import rows_of, warnings_of
 

@@ -32,11 +32,10 @@ def waiting(console: Console, words: str) -> Iterator[Callable[[str], None]]:
 
 def say(console: Console, words: str, style: str = "") -> None:
     """Print plain text in lines of at most 80 columns."""
-    from dataporter.law.explanation import WIDTH, printable
-    from dataporter.tools.wrapping import wrap
+    from dataporter.layout import WIDTH, printable, wrapped_lines
 
     lines = words.split("\n")
-    wrapped = (wrap(line) if len(line) > WIDTH else printable(line) for line in lines)
+    wrapped = (wrapped_lines(line) if len(line) > WIDTH else printable(line) for line in lines)
     console.print(Text("\n".join(wrapped), style=style))
 
 

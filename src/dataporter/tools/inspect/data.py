@@ -11,7 +11,8 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar, TypeAlias
 
 from dataporter.errors import MissingExtraError
-from dataporter.law.explanation import Explains, Explanation, Row, counted
+from dataporter.law.explanation import Explains, Explanation
+from dataporter.layout import Row, counted
 from dataporter.shards.index import Index
 from dataporter.tools.inspect.in_files import InFiles, locate, order_of
 from dataporter.tools.inspect.indexes import index_with, indexes_of, shown_place

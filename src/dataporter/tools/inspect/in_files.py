@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law import Order, SequentialOrder, ShuffledOrder, Uses
-from dataporter.law.explanation import Explanation, Row, counted
+from dataporter.law.explanation import Explanation
 from dataporter.law.permutation import MAX_LENGTH
 from dataporter.law.state import Identity, Progress
+from dataporter.layout import Row, counted
 from dataporter.shards.index import Index
 from dataporter.shards.tracks import BlockAfterBlock, TracksOrder
 from dataporter.tools.profile.units import size

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dataporter.errors import CheckpointError, StateError, StateFormatError, StateMissingError
-from dataporter.law.explanation import WIDTH, Explains, counted, explain, laid_out
+from dataporter.law.explanation import Explains, explain
+from dataporter.layout import counted, laid_out, wrapped, wrapped_lines
 from dataporter.tools.inspect.data import Data, KnownData
 from dataporter.tools.inspect.search import SavedState, Unread, find_states
-from dataporter.tools.wrapping import wrap
 
 _SHOWN = 5  # places, and parts that were not read
 
@@ -59,20 +58,20 @@ class Inspected:
     def text(self) -> str:
         """All of it in 80 columns."""
         if self.error is not None:
-            return wrap(str(self.error))
-        blocks = [wrap(f"{self.path}: {counted(len(self.states), 'loader state')}")]
+            return wrapped_lines(str(self.error))
+        blocks = [wrapped_lines(f"{self.path}: {counted(len(self.states), 'loader state')}")]
         for saved, words, data in self.states:
-            places = [wrap(place or "the whole file", breaks_words=True) for place in saved.places]
+            places = [wrapped(place or "the whole file", "", "") for place in saved.places]
             rows = (
                 [("cannot be read", str(words))] if isinstance(words, StateError) else words.rows()
             )
             rows += [] if data is None else data.rows()
-            text = laid_out(rows, WIDTH - 2, breaks_words=data is None)  # paths are to be copied
-            blocks.append("\n".join([*_first(places), _indented(text)]))
+            text = laid_out(rows, "  ", breaks_words=data is None)  # paths are to be copied
+            blocks.append("\n".join([*_first(places), text]))
         if self.unread:
             lines = [f"{left.place or 'the file'}: {left.why}" for left in self.unread]
-            wrapped = [wrap(line, WIDTH - 2, breaks_words=True) for line in _first(lines)]
-            blocks.append("\n".join(["Not read:", *map(_indented, wrapped)]))
+            left_out = [wrapped(line, "  ", "  ") for line in _first(lines)]
+            blocks.append("\n".join(["Not read:", *left_out]))
         return "\n\n".join(blocks)
 
 
@@ -105,7 +104,3 @@ def _first(lines: list[str]) -> list[str]:
     """The first few lines, and how many more there are."""
     more = len(lines) - _SHOWN
     return lines[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
-
-
-def _indented(text: str) -> str:
-    return textwrap.indent(text, "  ")

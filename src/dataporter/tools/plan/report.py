@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataporter.law.explanation import Row, counted
+from dataporter.layout import Row, counted
 from dataporter.tools.plan.figures import Fetching, PlanFigures, Shuffle
 from dataporter.tools.profile.units import duration, percent, rate, size
 

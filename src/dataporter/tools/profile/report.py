@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dataporter.fetch.timing import CONSUMER
-from dataporter.notebook_html import paragraphs, table
+from dataporter.layout import paragraphs, table, wrapped
 from dataporter.tools.profile.figures import Figures, Spread, WorkerFigures
 from dataporter.tools.profile.measuring import Measured
 from dataporter.tools.profile.tuning import Trial, Tuning
 from dataporter.tools.profile.units import duration, percent, rate, size
 from dataporter.tools.profile.verdict import LACKS_CORES, Verdict
-from dataporter.tools.wrapping import wrapped
 
 _SHOWN_WORKERS = 16
 _SHOWN_STAGES = 4  # that fit into a row of a worker

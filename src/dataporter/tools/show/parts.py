@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dataporter.fetch.containers import is_plain_list, joined, parts_of
-from dataporter.law.explanation import counted
+from dataporter.layout import counted
 
 _SHOWN = 8  # values of a small part
 _DEEPEST = 20  # containers in containers

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from dataporter.law.explanation import Row, counted, laid_out
+from dataporter.layout import Row, counted, laid_out, wrapped
 from dataporter.tools.show.showing import Shown
-from dataporter.tools.wrapping import wrapped
 
 _SAMPLES, _TEXTS = 16, 4  # that are printed; the page and JSON have all
 

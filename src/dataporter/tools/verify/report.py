@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from dataporter.notebook_html import paragraphs, table
-from dataporter.tools.wrapping import wrapped
+from dataporter.layout import paragraphs, table, wrapped
 
 SHOWN_DIFFERENCES = 2  # the others are much the same
 TIME_UP = "the time was up"  # why a check was not run
