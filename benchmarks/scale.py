@@ -27,8 +27,7 @@ from workloads import Nothing
 from dataporter import ResumableDataLoader
 from dataporter.law import Order, Plan, SequentialOrder, ShuffledOrder, Topology
 from dataporter.shards.tracks import TracksOrder, tracks_for
-from dataporter.tools.plan.dealing import dealt
-from dataporter.tools.plan.planned_run import PlannedRun
+from dataporter.tools.plan.planned_run import PlannedRun, dealt
 
 WORLDS = [8, 64, 512, 4096, 16384]
 SAMPLES = [10**6, 10**9, 10**12]

@@ -15,7 +15,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from dataporter.tools.pages.pictures import COLOURS, Greys, svg
+from dataporter.tools.pictures import COLOURS, Greys, svg
 
 CHARTS: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("measured.json").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ looks right in light and dark notebooks. Whole reports of a command are made in 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 WIDTH = 80  # columns
@@ -38,7 +38,8 @@ def printable(text: str) -> str:
 def wrapped(text: str, first: str = "", others: str = "  ", *, breaks_words: bool = True) -> str:
     """Wrap a paragraph; `first` and `others` begin its lines.
 
-    The text may contain an error of the user's code, with line breaks of its own.
+    The text may contain an error of the user's code, with line breaks of its own. Long names and
+    paths stay whole if `breaks_words` is False.
 
     >>> print(wrapped("one thing " * 9, " - ", "   "))
      - one thing one thing one thing one thing one thing one thing one thing one
@@ -64,9 +65,16 @@ def wrapped_lines(text: str, width: int = WIDTH) -> str:
 
 def laid_out(rows: Sequence[Row], indent: str = "", *, breaks_words: bool = True) -> str:
     """Set rows in two columns of text. Long paths stay whole if `breaks_words` is False."""
+    return "\n".join(laid_out_rows(rows, indent, breaks_words=breaks_words))
+
+
+def laid_out_rows(
+    rows: Sequence[Row], indent: str = "", *, breaks_words: bool = True
+) -> Iterator[str]:
+    """Yield the text of each row, which may have several lines."""
     edge = max(len(heading) for heading, _ in rows) + 2
-    return "\n".join(
-        textwrap.fill(
+    for heading, words in rows:
+        yield textwrap.fill(
             printable(f"{heading:{edge}}{words}"),
             WIDTH,
             initial_indent=indent,
@@ -74,8 +82,6 @@ def laid_out(rows: Sequence[Row], indent: str = "", *, breaks_words: bool = True
             break_long_words=breaks_words,
             break_on_hyphens=False,
         )
-        for heading, words in rows
-    )
 
 
 def table(rows: Iterable[Sequence[object]], columns: Sequence[str] = ()) -> str:

@@ -25,8 +25,10 @@ from torch.utils.data import DataLoader
 from dataporter import __version__
 from dataporter.arguments import check_int, check_number
 from dataporter.errors import FactoryError
+from dataporter.layout import counted
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes import is_iterable
+from dataporter.tools.report import Headline, Part, Table, Words
 from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
 from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.sandbox.loaders import make_loader as made_by
@@ -103,8 +105,8 @@ class Comparison:
         if spread is None:
             few = len(self.turns["torch"])
             return (
-                f"No verdict: {few} turn{'s' if few > 1 else ''} of each loader may differ by "
-                f"chance. Use --rounds {_FEWEST_TURNS} or more; {reached}."
+                f"No verdict: {counted(few, 'turn')} of each loader may differ by chance. "
+                f"Use --rounds {_FEWEST_TURNS} or more; {reached}."
             )
         low, high = spread
         times = f"{ratio:.2f}x, between {low:.2f}x and {high:.2f}x"
@@ -117,6 +119,34 @@ class Comparison:
             )
         way = "faster" if low > 1 else "slower"
         return f"dataporter is {way} than torch's DataLoader ({times}); {reached}."
+
+    def parts(self) -> list[Part]:
+        """Return what the command shows."""
+        about = (
+            f"{self.dataset}, batches of {self.batch_size:.4g}, "
+            f"{counted(self.num_workers, 'worker')}"
+        )
+        rows = [(f"{name} {self.versions[name]}", *self._cells(name)) for name in self.versions]
+        rows += [(name, "not installed", "", "", "") for name in self.absent]
+        rows.append(("limit", f"{self.limit:,.0f}", "", "", "100 %"))
+        failed = [
+            f"{name} failed: {why}"
+            for name, why in self.failed.items()
+            if name != "dataporter"  # whose failure is the verdict
+        ]
+        columns = ("loader", "samples/s", "to torch", "spread", "of limit")
+        return [Words([about]), Table(columns, rows), Words(failed), Headline(self.verdict)]
+
+    def _cells(self, loader: str) -> tuple[str, str, str, str]:
+        if loader in self.failed:
+            return "failed", "", "", ""
+        ratio, spread = self.to_torch(loader), self.spread(loader)
+        return (
+            f"{self.speeds[loader]:,.0f}",
+            "" if ratio is None else f"{ratio:.2f}x",
+            "" if spread is None or loader == "torch" else f"{spread[0]:.2f}x to {spread[1]:.2f}x",
+            f"{100 * self.of_limit(loader):.0f} %",
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as builtins, for JSON."""

@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import ShardSchemaError
-from dataporter.layout import counted
+from dataporter.layout import Row, counted
 from dataporter.shards.building import Opened
 from dataporter.shards.changes import changes_in_words
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.schemas import check_schemas, columns_of, drift_in_words
-from dataporter.tools.profile.units import size
+from dataporter.tools.report import Headline, Part, Rows, Words
+from dataporter.tools.units import size
 from dataporter.views.counted import places_of
 from dataporter.views.packing import count_of
 from dataporter.views.token_ids import TokenIds
 
-Row = tuple[str, str]
-
+_SHOWN = 5  # warnings on a terminal
 _GIANT = 256 << 20  # decoded bytes of a block, which several of are in memory at once
 _TINY = 256 << 10  # decoded bytes of a block that costs more to find than to read
 _MANY = 1_000  # tiny blocks that are worth a warning
@@ -75,8 +75,22 @@ class IndexFigures:
             lengths = self.lengths._asdict() | {"each": None if each is None else each._asdict()}
         return asdict(self) | spreads | {"warnings": list(self.warnings), "lengths": lengths}
 
-    def as_rows(self) -> list[Row]:
-        """Headings, and the figures under each."""
+    def parts(self) -> list[Part]:
+        """Return what the command shows."""
+        warnings = [f"Warning: {text}" for text in self.warnings[:_SHOWN]]
+        if (more := len(self.warnings) - _SHOWN) > 0:
+            warnings.append(f"{counted(more, 'more warning')}: --json shows all of them.")
+        parts: list[Part] = [
+            Words([self.root], has_paths=True),
+            Rows(self._rows()),
+            Words([f"Index: {self.index}"], has_paths=True),
+            *(Words([text], "warning", has_paths=True) for text in warnings),
+        ]
+        if self.problem is not None:
+            parts.append(Headline(f"Not readable: {self.problem}"))
+        return parts
+
+    def _rows(self) -> list[Row]:
         bytes_ = size(self.stored_bytes)
         if self.decoded_bytes != self.stored_bytes:
             bytes_ += f" stored, {size(self.decoded_bytes)} decoded"

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, lists
-from rich.console import Console
 from terminals import COMMAND, in_terminal, marked
 from torch.utils.data import DataLoader
 from watching import until
 
 from dataporter.tools.bench import Comparison, bench
-from dataporter.tools.cli.bench import _table
 from dataporter.tools.cli.main import run as run_command
+from dataporter.tools.report import Table, as_lines
 
 LOADERS = Path(__file__).parent
 
@@ -148,9 +147,8 @@ def compared(*ours, torch=100.0, **others):
 
 
 def rows_of(comparison):
-    console = Console(file=io.StringIO(), width=80)
-    console.print(_table(comparison))
-    return [line.split() for line in console.file.getvalue().splitlines()[2:]]
+    (table,) = (part for part in comparison.parts() if isinstance(part, Table))
+    return [line.split() for line, _ in list(as_lines(table))[1:]]
 
 
 def test_the_table_has_a_row_for_a_loader_that_fails():

@@ -18,16 +18,14 @@ from rich.console import Console
 from terminals import marked
 from watching import until
 
+from dataporter.tools import pictures
 from dataporter.tools.cli import demo, main
-from dataporter.tools.cli.files import write_whole
+from dataporter.tools.cli.output import write_whole
 from dataporter.tools.demo import Story, run_demo
-from dataporter.tools.demo.drawings import Drawings
-from dataporter.tools.demo.page import page_of
-from dataporter.tools.demo.pictures import NOBODY, times_seen_with_torch, who_saw
+from dataporter.tools.demo.report import NOBODY, page_of, times_seen_with_torch, who_saw
 from dataporter.tools.demo.steps import Step, read_steps
-from dataporter.tools.demo.training import EPOCHS, STEP_SAMPLES, Run
+from dataporter.tools.demo.training import EPOCHS, STEP_SAMPLES, Drawings, Run
 from dataporter.tools.demo.verdict import ASPECTS, beside_torch, judge
-from dataporter.tools.pages import pictures
 
 # On fewer samples than it has: what is shown does not depend on how many there are.
 SHOWN_SAMPLES = 576

@@ -191,7 +191,7 @@ def test_the_plan_is_drawn(data, tmp_path, suffix):
         (["--batch", 8, "--latency", "30km"], "--latency must be a time, such as 30ms"),
         (["--batch", 8, "--bandwidth", "0"], "bandwidth must be finite and above 0"),
         (["--batch", 8, "--resume-at", "1"], "resume_at must be below 1"),
-        (["--batch", 8, "--out", "plan.pdf"], "--out must be a file .svg, .png, .html"),
+        (["--batch", 8, "--out", "plan.pdf"], "--out must be a file .svg, .png or .html"),
         (["--batch", 8, "--out", "/nowhere/plan.svg"], "cannot be written"),
         (["--batch", 8, "--columns", "txt"], "Did you mean 'text'?"),
     ],

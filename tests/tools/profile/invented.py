@@ -1,8 +1,7 @@
 """Measurements that were never made: a loader whose times are all known."""
 
 from dataporter.fetch.timing import CONSUMER, STAGES, Handed, Made
-from dataporter.tools.profile.measuring import Measured, Step
-from dataporter.tools.profile.subject import Subject
+from dataporter.tools.profile.measuring import Measured, Step, Subject
 
 MS = 1_000_000  # ns
 

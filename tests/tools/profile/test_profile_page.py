@@ -11,7 +11,6 @@ from chromium import browser_profile
 from invented import measured
 
 from dataporter.tools.profile.figures import figures_of
-from dataporter.tools.profile.page import page_of
 from dataporter.tools.profile.report import Profile
 from dataporter.tools.profile.tuning import Settings, Trial, Tuning
 from dataporter.tools.profile.verdict import judge
@@ -82,7 +81,7 @@ PROFILES = {
 
 @functools.cache
 def page_named(name):
-    return page_of(PROFILES[name]())
+    return PROFILES[name]().page()
 
 
 def shown_by_chromium(*arguments):

@@ -8,7 +8,7 @@ from invented import measured
 from dataporter.tools.profile.figures import figures_of
 from dataporter.tools.profile.report import trial_line
 from dataporter.tools.profile.tuning import RefusedError, Settings, Trial, search
-from dataporter.tools.profile.units import rate
+from dataporter.tools.units import rate
 
 
 class Model:

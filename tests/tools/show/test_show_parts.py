@@ -7,8 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dataporter.tools.show.images import images_in
-from dataporter.tools.show.parts import parts_in
+from dataporter.tools.show.parts import images_in, parts_in
 
 
 @dataclass

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
 
-from dataporter.tools.cli.factories import Factory, import_from_here
-from dataporter.tools.cli.terminal import make_console, say, waiting
-
-if TYPE_CHECKING:
-    from dataporter.tools.bench import Comparison
+from dataporter.tools.cli.arguments import Factory, import_from_here
+from dataporter.tools.cli.output import make_console, print_json, print_parts, waiting
 
 
 def bench(
@@ -43,35 +37,7 @@ def bench(
             shows_output=bool(context.obj),
         )
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2))
-    workers = "1 worker" if found.num_workers == 1 else f"{found.num_workers} workers"
-    say(console, f"{found.dataset}, batches of {found.batch_size:.4g}, {workers}")
-    console.print(_table(found))
-    for name, why in found.failed.items():
-        if name != "dataporter":  # whose failure is the verdict
-            say(console, f"{name} failed: {why}")
-    say(console, found.verdict, "bold")
+        print_json(found.as_dict())
+    print_parts(console, found.parts())
     if "dataporter" in found.failed:
         raise typer.Exit(1)
-
-
-def _table(found: Comparison) -> Table:
-    table = Table("loader", box=SIMPLE, show_edge=False)
-    for heading in ("samples/s", "to torch", "spread", "of limit"):
-        table.add_column(heading, justify="right")
-    for name, version in found.versions.items():
-        if name in found.failed:
-            table.add_row(f"{name} {version}", "failed")
-            continue
-        ratio, spread = found.to_torch(name), found.spread(name)
-        table.add_row(
-            f"{name} {version}",
-            f"{found.speeds[name]:,.0f}",
-            "" if ratio is None else f"{ratio:.2f}x",
-            "" if spread is None or name == "torch" else f"{spread[0]:.2f}x to {spread[1]:.2f}x",
-            f"{100 * found.of_limit(name):.0f} %",
-        )
-    for name in found.absent:
-        table.add_row(name, "not installed")
-    table.add_row("limit", f"{found.limit:,.0f}", "", "", "100 %")
-    return table

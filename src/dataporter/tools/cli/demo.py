@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
 
-from dataporter.tools.cli.files import check_folder, write_whole
-from dataporter.tools.cli.terminal import make_console, say
+from dataporter.tools.cli.output import (
+    check_folder,
+    make_console,
+    print_parts,
+    say,
+    write_whole,
+)
 
 if TYPE_CHECKING:
-    from dataporter.tools.demo import Story
     from dataporter.tools.demo.runs import OnStep
-    from dataporter.tools.demo.verdict import Verdict
 
 _RUNS = {"whole": "1. uninterrupted", "killed": "2. killed", "resumed": "3. resumed"}
 _SECONDS_BETWEEN_LINES = 5.0
@@ -45,9 +46,9 @@ def demo(
     demo takes less than a minute. Exit status: 0 identical, 1 different.
     """
     from dataporter.tools.demo import run_demo
-    from dataporter.tools.demo.page import page_of, picture_of
+    from dataporter.tools.demo.report import page_of, parts_of, picture_of
     from dataporter.tools.demo.verdict import judge
-    from dataporter.tools.pages import check_matplotlib
+    from dataporter.tools.pictures import check_matplotlib
 
     check_matplotlib()
     check_folder(out)
@@ -57,11 +58,13 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="dataporter-") as folder, _bars(console) as on_step:
         story = run_demo(Path(folder), seed, on_step=on_step)
     verdict = judge(story)
-    _show(console, story, verdict)
     write_whole(out / "demo.html", page_of(story, verdict))
     write_whole(out / "demo.png", picture_of(story, verdict))
-    say(console, f"\nPictures: {out / 'demo.html'} and {out / 'demo.png'}\n")
-    say(console, verdict.words, "bold green" if verdict.is_exact else "bold red")
+    *parts, headline = parts_of(story, verdict)
+    pictures = f"Pictures: {out / 'demo.html'} and {out / 'demo.png'}"
+    print_parts(console, parts)
+    say(console, f"\n{pictures}\n")
+    print_parts(console, [headline])
     if not verdict.is_exact:
         raise typer.Exit(1)
 
@@ -92,22 +95,6 @@ def _lines(console: Console) -> OnStep:
         now = time.monotonic()
         if name != last_name or now - last_time > _SECONDS_BETWEEN_LINES:
             last_name, last_time = name, now
-            say(console, f"{_RUNS[name]}: step {made} of {total}", "dim")
+            say(console, f"{_RUNS[name]}: step {made} of {total}", "soft")
 
     return on_step
-
-
-def _show(console: Console, story: Story, verdict: Verdict) -> None:
-    from dataporter.tools.demo.verdict import HOW, beside_torch, topology, waits
-
-    first, last = story.whole[0].loss, story.whole[-1].loss
-    kill = f"SIGKILL to all after step {story.killed_after}, in epoch {story.epoch + 1}"
-    start = f"from the checkpoint of step {story.resumed_from}"
-    say(console, f"{_RUNS['whole']}: {topology(story.before)}, loss {first:.2f} -> {last:.2f}")
-    say(console, f"{_RUNS['killed']}: {kill}")
-    say(console, f"{_RUNS['resumed']}: {topology(story.after)}, {start}\n")
-    findings = Table("compared with the uninterrupted run", "", box=SIMPLE, show_edge=False)
-    for finding in verdict.findings:
-        findings.add_row(*finding[:2], style="" if finding.is_good else "bold red")
-    console.print(findings)
-    say(console, f"{beside_torch(story)}\n\n{HOW}\n{waits(story)}", "dim")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from dataporter.tools.cli.terminal import make_console
+from dataporter.tools.cli.output import make_console, print_json
 
 
 def inspect(
@@ -48,7 +47,7 @@ def inspect(
         found = [inspected_or_not(path, known) for path in paths]
     if as_json:
         each = [one.as_dict() for one in found]
-        typer.echo(json.dumps(each if len(paths) > 1 else each[0], indent=2))
+        print_json(each if len(paths) > 1 else each[0])
     else:
         make_console().print(Text("\n\n\n".join(one.text() for one in found)))
     if not all(one.is_readable for one in found):

@@ -25,10 +25,10 @@ from dataporter.tools.cli.bench import bench
 from dataporter.tools.cli.demo import demo
 from dataporter.tools.cli.index import index
 from dataporter.tools.cli.inspect import inspect
+from dataporter.tools.cli.output import make_console, replace_missing_letters
 from dataporter.tools.cli.plan import plan
 from dataporter.tools.cli.profile import profile
 from dataporter.tools.cli.show import show
-from dataporter.tools.cli.terminal import make_console, replace_missing_letters
 from dataporter.tools.cli.verify import verify
 
 BAD_INPUT = 2

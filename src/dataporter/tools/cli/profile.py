@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from dataporter.tools.cli.factories import Factory, import_from_here
-from dataporter.tools.cli.files import check_file, write_whole
-from dataporter.tools.cli.terminal import make_console, waiting
+from dataporter.tools.cli.arguments import Factory, import_from_here
+from dataporter.tools.cli.output import (
+    check_file,
+    make_console,
+    print_json,
+    print_parts,
+    say,
+    waiting,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from dataporter.tools.profile import Profile
@@ -37,10 +43,10 @@ def profile(
     settings on the loader until the time is over. Exit status: 0, or 2 if the factory cannot be
     used.
     """
-    from dataporter.tools.pages import check_matplotlib
+    from dataporter.tools.pictures import check_matplotlib
     from dataporter.tools.profile import profile as profiled
-    from dataporter.tools.profile.page import page_of
     from dataporter.tools.profile.report import TRIALS, trial_line
+    from dataporter.tools.profile.trace import trace_of
 
     for path in (html, trace):
         if path is not None:
@@ -50,32 +56,30 @@ def profile(
     import_from_here()
     console = make_console(quiet=as_json)
 
-    def show(words: str) -> None:
-        console.print(Text(words))
+    def show(found: Profile) -> None:
+        print_parts(console, found.parts())
+        if tune:
+            console.print(f"\n{TRIALS}")
 
-    with waiting(console, "measuring") as say:
+    with waiting(console, "measuring") as tell:
         found = profiled(
             factory,
             batches=batches,
             seconds=seconds,
             step_ms=step_ms,
             tune=tune,
-            on_profile=lambda early: show(early.text() + (f"\n\n{TRIALS}" if tune else "")),
-            on_trial=lambda trial: show(trial_line(trial)),
-            on_progress=lambda done, most: say(f"{done} of at most {most} trials"),
+            on_profile=show,
+            on_trial=lambda trial: console.print(Text(trial_line(trial))),
+            on_progress=lambda done, most: tell(f"{done} of at most {most} trials"),
             shows_output=bool(context.obj),
         )
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2))
+        print_json(found.as_dict())
     if found.tuning is not None:
-        show(f"\n{found.tuning_text()}")
-    for path, made, what in ((html, page_of, "page"), (trace, _traced, "trace")):
-        if path is not None:
-            write_whole(path, made(found))
-            show(f"\nThe {what} is in {path}.")
-
-
-def _traced(found: Profile) -> str:
-    from dataporter.tools.profile.trace import trace_of
-
-    return trace_of(found.measured)
+        say(console, f"\n{found.tuning.words}")
+    if html is not None:
+        write_whole(html, found.page())
+        say(console, f"\nThe page is in {html}.")
+    if trace is not None:
+        write_whole(trace, trace_of(found.measured))
+        say(console, f"\nThe trace is in {trace}.")

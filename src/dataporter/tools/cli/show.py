@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from dataporter.errors import OptionError
-from dataporter.tools.cli.factories import Factory, import_from_here
-from dataporter.tools.cli.files import check_file, write_whole
-from dataporter.tools.cli.terminal import make_console, waiting
-
-_FILES = (".html", ".png")
+from dataporter.tools.cli.arguments import Factory, import_from_here
+from dataporter.tools.cli.output import (
+    check_picture,
+    make_console,
+    print_json,
+    print_parts,
+    say,
+    waiting,
+    write_whole,
+)
 
 
 def show(
@@ -46,11 +49,10 @@ def show(
     """
     from dataporter.tools.show import Wanted
     from dataporter.tools.show import show as shown
-    from dataporter.tools.show.page import drawn
-    from dataporter.tools.show.report import as_dict, text_of
+    from dataporter.tools.show.report import as_dict, drawn, parts_of
 
     if out is not None:
-        _check_out(out)
+        check_picture(out, (".html", ".png"))
     saved = None if state is None else _state_in(state, place)
     wanted = Wanted(state=saved, back=back, epoch=epoch, position=position, rank=rank)
     import_from_here()
@@ -58,21 +60,11 @@ def show(
     with waiting(console, "fetching the batch"):
         found = shown(factory, wanted, seconds=seconds, shows_output=bool(context.obj))
     if as_json:
-        typer.echo(json.dumps(as_dict(found), indent=2))
-    console.print(Text(text_of(found)))
+        print_json(as_dict(found))
+    print_parts(console, parts_of(found))
     if out is not None:
         write_whole(out, drawn(found, out.suffix.lower()))
-        console.print(Text(f"\nThe {'page' if out.suffix == '.html' else 'picture'} is in {out}."))
-
-
-def _check_out(out: Path) -> None:
-    from dataporter.tools.pages import check_matplotlib
-
-    if out.suffix.lower() not in _FILES:
-        msg = f"--out must be a file {' or '.join(_FILES)}, found {str(out)!r}."
-        raise OptionError(msg)
-    check_matplotlib()
-    check_file(out)
+        say(console, f"\nThe {'page' if out.suffix == '.html' else 'picture'} is in {out}.")
 
 
 def _state_in(path: Path, place: str | None) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dataporter.tools.cli.factories import Factory, import_from_here
-from dataporter.tools.cli.terminal import make_console, waiting
+from dataporter.tools.cli.arguments import Factory, import_from_here
+from dataporter.tools.cli.output import make_console, print_json, waiting
 
 if TYPE_CHECKING:
     from dataporter.tools.verify import Check, Present, Report
@@ -76,7 +75,7 @@ def verify(
             shows_output=bool(context.obj),
         )
     if as_json:
-        typer.echo(json.dumps(report.as_dict(), indent=2))
+        print_json(report.as_dict())
     for line in report.more_differences():
         console.print(Text(line, style=_STYLES["differs"]))
     console.print(Text(f"\n{report.verdict()}"))

@@ -1,5 +1,7 @@
 """One rank of the training: `python -m dataporter.tools.demo.training RANK RUN`, RUN as JSON.
 
+A small network learns to tell drawings apart, which are augmented at random at each reading.
+
 Sums of floats depend on their order, and so on how samples are split among ranks. Here the loss and
 gradient of each sample are computed separately and added as integers (multiples of 2^-40), whose
 sum is the same in any order. So a step gives the same bits on any number of ranks.
@@ -9,25 +11,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import Dataset
 
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.tools.child_processes import die_with_command
-from dataporter.tools.demo.drawings import Drawings, network
 from dataporter.tools.demo.steps import log_of
 
 EPOCHS = 3
 STEP_SAMPLES = 48  # of all ranks together: 2 ranks of 24, or 3 of 16, make the same steps
 STEPS_PER_CHECKPOINT = 6
 
+SIDE = 16  # pixels
 _ONE = 2.0**40  # the integer that stands for 1
 _LEARNING_RATE = 0.3
 _LONG = 600.0  # seconds
@@ -60,6 +65,38 @@ class Run:
     def steps(self) -> int:
         """Steps of the whole training."""
         return EPOCHS * self.steps_per_epoch
+
+
+class Drawings(Dataset[tuple[int, torch.Tensor, int]]):
+    """Discs, squares and crosses, shifted, mirrored and noised at random at each reading."""
+
+    def __init__(self, length: int) -> None:
+        self._labels = np.random.default_rng(1).integers(3, size=length)
+        down, right = (np.abs(axis - SIDE / 2) for axis in np.ogrid[:SIDE, :SIDE])
+        self._shapes = (
+            down**2 + right**2 <= 16,  # noqa: PLR2004  a disc of radius 4
+            np.maximum(down, right) <= 3,  # noqa: PLR2004  a square
+            np.minimum(down, right) <= 0,  # a cross
+        )
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, int]:
+        # As in any dataset: plain draws from the three global generators.
+        label = int(self._labels[index])
+        shift = random.randint(-4, 4), random.randint(-4, 4)
+        image = np.roll(self._shapes[label], shift, axis=(0, 1))
+        image = image + np.random.normal(0, 0.5, image.shape)  # noqa: NPY002  as users do
+        tensor = torch.from_numpy(image.astype(np.float32))
+        return index, tensor.flip(-1) if torch.rand(()) < 0.5 else tensor, label  # noqa: PLR2004
+
+
+def network() -> nn.Module:
+    """Make the network, the same one each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, 64), nn.ReLU(), nn.Linear(64, 3))
 
 
 def train(run: Run) -> None:

@@ -16,7 +16,7 @@ from dataporter.layout import Row, counted
 from dataporter.shards.index import Index
 from dataporter.tools.inspect.in_files import InFiles, locate, order_of
 from dataporter.tools.inspect.indexes import index_with, indexes_of, shown_place
-from dataporter.tools.profile.units import size
+from dataporter.tools.units import size
 
 _FINGERPRINT = re.compile(r"([0-9a-f]{32})(\[.*\])?")  # of an index, and of a Subset of its data
 _SHOWN = 3  # other indexes

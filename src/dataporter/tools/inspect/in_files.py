@@ -19,7 +19,7 @@ from dataporter.law.state import Identity, Progress
 from dataporter.layout import Row, counted
 from dataporter.shards.index import Index
 from dataporter.shards.tracks import BlockAfterBlock, TracksOrder
-from dataporter.tools.profile.units import size
+from dataporter.tools.units import size
 
 _SHOWN = 3  # samples and blocks that come next
 _LONGEST_STEP = 1 << 20  # samples; a damaged state may have any batch size

@@ -18,9 +18,8 @@ from dataporter.shards.schedule import bytes_ahead
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.ranges import PART
 from dataporter.shards.tracks import TracksOrder
-from dataporter.tools.plan.occupancy import Load, on_nodes, over_epoch
 from dataporter.tools.plan.planned_run import PlannedRun
-from dataporter.tools.plan.reads import EVALUATED, FirstStep, Reads, reads_of
+from dataporter.tools.plan.reads import EVALUATED, FirstStep, Reads, on_nodes, over_epoch, reads_of
 
 Kind = Literal["tracks", "whole shuffle", "in order"]
 
@@ -247,24 +246,16 @@ def _in_use(
     found = []
     for each in (np.ones_like(amounts), amounts):
         held = on_nodes(reads, run, each)
-        load = Load(float(held.mean()), float(held.max()))
+        mean, most = float(held.mean()), float(held.max())
         if not reads.is_whole:  # the rest of the epoch may have larger blocks
             stop = reads.start + reads.steps * run.step_size
             part = over_epoch(reads.uses, each, reads.start, stop)
             whole = over_epoch(reads.uses, each, 0, order.length)
-            load = Load(load.mean * whole.mean / part.mean, load.most * whole.most / part.most)
-        found.append(load)
-    blocks, bytes_ = found
+            mean, most = mean * whole.mean / part.mean, most * whole.most / part.most
+        found += [mean, most]
+    names = ("blocks_mean", "blocks_most", "bytes_mean", "bytes_most")
     curve = held.max(axis=0), held.mean(axis=0)
-    return (
-        InUse(
-            blocks_mean=blocks.mean,
-            blocks_most=blocks.most,
-            bytes_mean=bytes_.mean,
-            bytes_most=bytes_.most,
-        ),
-        curve,
-    )
+    return InUse(**dict(zip(names, found, strict=True))), curve
 
 
 def _all_in_use(index: Index, amounts: NDArray[np.int64]) -> InUse:

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import textwrap
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dataporter.tools.pages.pictures import COLOURS, Greys, add_tip
+from dataporter.tools.pictures import COLOURS, Greys, add_tip, in_words, is_narrow
 from dataporter.tools.plan.figures import PlanFigures
-from dataporter.tools.profile.units import percent, size
+from dataporter.tools.report import Picture
+from dataporter.tools.units import percent, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _POINTS = 400  # of a curve
-_NARROW_INCHES = 6
 _BARS = 64  # nodes that are shown one by one
 _USED, _FRESH, _RESUMED, _CACHE = COLOURS[2], COLOURS[2], COLOURS[1], COLOURS[0]
 
 
+def pictures_of(figures: PlanFigures) -> list[Picture]:
+    """Return the pictures of a page."""
+    drawings = [("in-use", draw_in_use), ("nodes", draw_nodes)]
+    if figures.needs_cache:
+        drawings.append(("cache", draw_cache))
+    return [Picture(name, partial(draw, figures), 280) for name, draw in drawings]
+
+
 def draw_all(figures: PlanFigures, figure: Figure, greys: Greys) -> None:
     """Draw all of them, one below the other."""
-    panels = [draw_in_use, draw_nodes, *([draw_cache] if figures.needs_cache else [])]
-    parts: Any = figure.subfigures(len(panels), 1)
-    for draw, part in zip(panels, parts, strict=True):
-        draw(figures, part, greys)
+    pictures = pictures_of(figures)
+    panels: Any = figure.subfigures(len(pictures), 1)
+    for picture, panel in zip(pictures, panels, strict=True):
+        picture.draw(panel, greys)
 
 
 def draw_in_use(figures: PlanFigures, figure: Any, greys: Greys) -> None:
@@ -45,10 +54,10 @@ def draw_in_use(figures: PlanFigures, figure: Any, greys: Greys) -> None:
     if figures.cache is not None:
         _line(axes, figures.cache.bytes, top, f"cache: {size(figures.cache.bytes)}")
     axes.set(xlabel="step of an epoch", xlim=(0, max(len(most) - 1, 1)))
-    _entitle(axes, "Decoded bytes of the blocks in use on a node")
+    _entitle(figure, axes, "Decoded bytes of the blocks in use on a node")
     axes.set_ylim(0, 1.25 * _top(figures, top))
-    axes.yaxis.set_major_formatter(_formatter(size))
-    axes.legend(loc="lower right", ncols=_columns(axes))
+    axes.yaxis.set_major_formatter(in_words(size))
+    axes.legend(loc="lower right", ncols=1 if is_narrow(figure) else 3)
 
 
 def _top(figures: PlanFigures, top: float) -> float:
@@ -85,12 +94,12 @@ def draw_nodes(figures: PlanFigures, figure: Any, greys: Greys) -> None:
     title = "Stored bytes that each node fetches, into an empty cache"
     if figures.nodes > _BARS:
         title += f" (the first {_BARS} of {figures.nodes:,})"
-    _entitle(axes, title)
-    room = 1.7 if _is_narrow(axes) else 1.3  # above the bars, for the legend
+    _entitle(figure, axes, title)
+    room = 1.7 if is_narrow(figure) else 1.3  # above the bars, for the legend
     axes.set(xlabel="node", ylim=(0, room * max(share, figures.fresh.most_bytes)))
-    axes.yaxis.set_major_formatter(_formatter(size))
+    axes.yaxis.set_major_formatter(in_words(size))
     axes.locator_params(axis="x", integer=True)
-    axes.legend(loc="upper right", ncols=_columns(axes))
+    axes.legend(loc="upper right", ncols=1 if is_narrow(figure) else 3)
 
 
 def draw_cache(figures: PlanFigures, figure: Any, greys: Greys) -> None:
@@ -107,27 +116,12 @@ def draw_cache(figures: PlanFigures, figure: Any, greys: Greys) -> None:
     if figures.cache is not None:
         at = min(figures.cache.bytes, 1.05 * everything)
         axes.axvline(at, color=_CACHE, linestyle="--", label=f"{size(figures.cache.bytes)}")
-    _entitle(axes, "Share of an epoch that comes from the cache")
+    _entitle(figure, axes, "Share of an epoch that comes from the cache")
     axes.set(xlabel="cache of a node", xlim=(0, 1.1 * everything), ylim=(0, 1.05))
-    axes.xaxis.set_major_formatter(_formatter(size))
-    axes.yaxis.set_major_formatter(_formatter(percent))
+    axes.xaxis.set_major_formatter(in_words(size))
+    axes.yaxis.set_major_formatter(in_words(percent))
     axes.legend(loc="center right")
 
 
-def _entitle(axes: Axes, title: str) -> None:
-    axes.set_title(textwrap.fill(title, 40) if _is_narrow(axes) else title)
-
-
-def _columns(axes: Axes) -> int:
-    return 1 if _is_narrow(axes) else 3
-
-
-def _is_narrow(axes: Axes) -> bool:
-    figure: Any = axes.figure
-    return bool(figure.bbox.width / figure.dpi < _NARROW_INCHES)
-
-
-def _formatter(write: Any) -> Any:
-    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415  an extra, and slow to import
-
-    return FuncFormatter(lambda value, _place: write(value) if value > 0 else "0")
+def _entitle(figure: Any, axes: Axes, title: str) -> None:
+    axes.set_title(textwrap.fill(title, 40) if is_narrow(figure) else title)

@@ -1,21 +1,28 @@
-"""The reads of a run of steps: which node reads which block, and since when.
+"""The reads of a run of steps: which node reads which block, and how long it holds it.
 
 The steps of an epoch are evaluated one by one, up to some millions of positions. That is a whole
 epoch, or a part that stands for it.
+
+A node holds a block from its first read of it until no position of the stretch is left, and the
+porter knows that. That is the rule of the cache: a block in use is not evicted. A porter learns
+where a run stands at announcements, from the batches that were delivered. So blocks are held for
+some steps more: those of an announcement, and the batches that workers make meanwhile.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law import Order, Uses
 from dataporter.shards.index import Index
-from dataporter.tools.plan.dealing import Dealt, dealt
-from dataporter.tools.plan.intervals import joined
-from dataporter.tools.plan.planned_run import PlannedRun
+from dataporter.sources.planned import steps_announced
+from dataporter.tools.plan.planned_run import Dealt, PlannedRun, dealt
+
+_Numbers: TypeAlias = NDArray[np.int64]
 
 EVALUATED = 4_000_000  # positions at most, in whole steps
 
@@ -139,3 +146,61 @@ def _first_step(part: Dealt, blocks: NDArray[np.int64], count: int) -> FirstStep
     is_first = part.steps == part.steps[0]
     keys = np.unique(part.ranks[is_first] * count + blocks[is_first])
     return FirstStep(rank=keys // count, block=keys % count)
+
+
+class Held(NamedTuple):
+    """An amount that is in use at a time."""
+
+    mean: float
+    most: float
+
+
+def on_nodes(reads: Reads, run: PlannedRun, amounts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sum the amounts of blocks in use, by node and evaluated step; shape (nodes, steps)."""
+    uses, steps = reads.uses, reads.steps
+    blocks = uses.blocks[reads.stretch]
+    ends = (uses.last[reads.stretch] - reads.start) // run.step_size + run.steps_in_flight
+    announced = steps_announced(run.plan(reads.length))
+    ends += announced - 1 - ends % announced  # the next step has an announcement
+    count = int(uses.blocks.max()) + 1
+    group, begin, end = joined(reads.node * count + blocks, reads.step, np.minimum(ends, steps - 1))
+    weights = amounts[group % count].astype(np.float64)
+    rows = group // count * (steps + 1)
+    size = run.nodes * (steps + 1)
+    changes = np.bincount(rows + begin, weights, size) - np.bincount(rows + end + 1, weights, size)
+    return np.cumsum(changes.reshape(run.nodes, steps + 1), axis=1)[:, :-1]
+
+
+def over_epoch(uses: Uses, amounts: NDArray[np.int64], start: int, stop: int) -> Held:
+    """Return the amount that is in use on all nodes together, from one position to another."""
+    is_here = (uses.first < stop) & (uses.last >= start)
+    first, last = np.maximum(uses.first[is_here], start), np.minimum(uses.last[is_here], stop - 1)
+    block, begin, end = joined(uses.blocks[is_here], first, last)
+    weights = amounts[block].astype(np.float64)
+    at = np.concatenate([begin, end + 1])
+    by_position = np.argsort(at, kind="stable")
+    changes = np.concatenate([weights, -weights])[by_position]
+    held = np.cumsum(changes)
+    lengths = np.diff(at[by_position], append=stop)
+    # Of several changes at one position, only the last leads to an amount that is held.
+    most = float(held[lengths > 0].max(initial=0.0))
+    return Held(float((held * lengths).sum()) / (stop - start), most)
+
+
+def joined(group: _Numbers, begin: _Numbers, end: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers]:
+    """Join the intervals of each group; ends are inside. The answer is sorted by group and begin.
+
+    >>> groups = np.array([7, 3, 7, 7])
+    >>> joined(groups, np.array([5, 0, 0, 3]), np.array([6, 9, 3, 4]))
+    (array([3, 7]), array([0, 0]), array([9, 6]))
+    """
+    by_begin = np.lexsort((begin, group))
+    group, begin, end = group[by_begin], begin[by_begin], end[by_begin]
+    span = int(end.max(initial=0)) + 2
+    number = np.cumsum(np.diff(group, prepend=group[:1]) != 0)
+    reached = np.maximum.accumulate(number * span + end) - number * span
+    is_new = np.ones(len(group), dtype=bool)
+    is_new[1:] = (group[1:] != group[:-1]) | (begin[1:] > reached[:-1] + 1)
+    first = np.flatnonzero(is_new)
+    last = np.append(first[1:], len(group)) - 1
+    return group[first], begin[first], reached[last]

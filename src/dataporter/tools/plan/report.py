@@ -2,68 +2,61 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from dataporter.layout import Row, counted
+from dataporter.tools.pictures import png, svg
 from dataporter.tools.plan.figures import Fetching, PlanFigures, Shuffle
-from dataporter.tools.profile.units import duration, percent, rate, size
+from dataporter.tools.plan.pictures import draw_all, pictures_of
+from dataporter.tools.report import Cards, Headline, Part, Rows, Words, as_page
+from dataporter.tools.units import duration, long_duration, percent, rate, size
 
 _LARGE = 64 << 20  # decoded bytes of a block
 _MANY_READS = 1.1  # of a block
 _PERFECT = 0.05  # inflation that nobody could measure
 _SLIGHT = 0.5
-_MINUTES, _HOURS = 120, 7200  # seconds from which on other units are used
+_SIZE, _SIZE_WITHOUT_CACHE = (1000, 900), (1000, 600)  # pixels
+
+
+def parts_of(figures: PlanFigures) -> list[Part]:
+    """Return what the command shows."""
+    cards = [
+        (f"{figures.fresh.reads_per_block:.2f}", "nodes that read a block"),
+        (size(figures.fresh.bytes_per_node), "fetched by a node in an epoch"),
+        (size(figures.in_use.bytes_most), "in use on a node"),
+        (long_duration(figures.first_batch.seconds), "to the first batch"),
+        (long_duration(figures.fresh.seconds), "to fetch an epoch"),
+    ]
+    warnings = [Words([f"Warning: {text}"], "warning") for text in warnings_of(figures)]
+    rows = Rows(rows_of(figures))
+    return [Headline(figures.root), Cards(cards), rows, *warnings, *pictures_of(figures)]
+
+
+def drawn(figures: PlanFigures, suffix: str) -> str | bytes:
+    """Draw a plan as the contents of a file .svg, .png or .html."""
+    if suffix == ".html":
+        return as_page("plan", f"Plan of a run over {figures.root}", parts_of(figures))
+    pixels = _SIZE if figures.needs_cache else _SIZE_WITHOUT_CACHE
+    return (png if suffix == ".png" else svg)(partial(draw_all, figures), pixels)
 
 
 def rows_of(figures: PlanFigures) -> list[Row]:
     """Headings, and the figures under each."""
-    return [
-        ("data", _data(figures)),
-        ("run", _run(figures)),
-        ("order", _order(figures)),
-        ("reads", _reads(figures, figures.fresh)),
-        *([("resumed", _resumed(figures, figures.resumed))] if figures.resumed else []),
-        ("in use", _in_use(figures)),
-        *([("ahead", _ahead(figures)), ("cache", _cache(figures))] if figures.needs_cache else []),
-        ("first batch", _first_batch(figures)),
-        ("link", _link(figures)),
-        *([("shuffle", shuffle_in_words(figures.shuffle))] if figures.shuffle else []),
-    ]
-
-
-def warnings_of(figures: PlanFigures) -> list[str]:
-    """Say what is wrong with the plan, and what to do."""
-    found = [
-        _cache_warning(figures),
-        _tracks_warning(figures),
-        _reads_warning(figures),
-        _blocks_warning(figures),
-    ]
-    return [text for text in found if text is not None]
-
-
-def shuffle_in_words(shuffle: Shuffle) -> str:
-    """Say how good a shuffle is."""
-    met = (
-        f"in a step, a sample meets {_few(shuffle.mates)} others of its block (perfect shuffle: "
-        f"{_few(shuffle.mates_if_perfect)})"
-    )
-    if shuffle.inflation < _PERFECT:
-        return f"as good as a perfect shuffle: {met}"
-    quality = "slightly worse" if shuffle.inflation < _SLIGHT else "worse"
-    return (
-        f"{quality} than a perfect shuffle: {met}. If samples of a block have the correlation r, "
-        f"the variance of a step's mean is 1 + {shuffle.inflation:.2g} r times as large"
-    )
-
-
-def time_in_words(seconds: float) -> str:
-    """Write a time that may be long.
-
-    >>> time_in_words(0.5), time_in_words(150), time_in_words(90_000)
-    ('500 ms', '2.5 minutes', '25.0 hours')
-    """
-    if seconds >= _HOURS:
-        return f"{seconds / 3600:,.1f} hours"
-    return f"{seconds / 60:.1f} minutes" if seconds >= _MINUTES else duration(seconds)
+    found = [("data", _data(figures)), ("run", _run(figures)), ("order", _order(figures))]
+    found.append(("reads", _reads(figures, figures.fresh)))
+    if figures.resumed:
+        found.append(("resumed", _resumed(figures, figures.resumed)))
+    found.append(("in use", _in_use(figures)))
+    if figures.needs_cache:
+        ahead = (
+            f"the porter of each rank brings up to {size(figures.ahead_bytes)} of the blocks that "
+            "come next, as far as the cache has room"
+        )
+        found += [("ahead", ahead), ("cache", _cache(figures))]
+    found += [("first batch", _first_batch(figures)), ("link", _link(figures))]
+    if figures.shuffle:
+        found.append(("shuffle", _shuffle(figures.shuffle)))
+    return found
 
 
 def _data(figures: PlanFigures) -> str:
@@ -125,13 +118,6 @@ def _in_use(figures: PlanFigures) -> str:
     return f"{text}. Files are mapped where they lie: there is no cache"
 
 
-def _ahead(figures: PlanFigures) -> str:
-    return (
-        f"the porter of each rank brings up to {size(figures.ahead_bytes)} of the blocks that come "
-        "next, as far as the cache has room"
-    )
-
-
 def _cache(figures: PlanFigures) -> str:
     cache = figures.cache
     if cache is None:
@@ -154,7 +140,7 @@ def _first_batch(figures: PlanFigures) -> str:
     first = figures.first_batch
     at_most = "at most " if figures.is_stored_at_most else ""
     text = (
-        f"{at_most}{time_in_words(first.seconds)}: a node fetches {counted(first.blocks, 'block')} "
+        f"{at_most}{long_duration(first.seconds)}: a node fetches {counted(first.blocks, 'block')} "
         f"({size(first.bytes)}) at {size(figures.bandwidth)} a second"
     )
     if first.round_trips:
@@ -168,12 +154,36 @@ def _link(figures: PlanFigures) -> str:
     least = "at least " if figures.is_stored_at_most else ""
     most = "at most " if figures.is_stored_at_most else ""
     return (
-        f"an epoch is fetched in {most}{time_in_words(fresh.seconds)}: {least}"
+        f"an epoch is fetched in {most}{long_duration(fresh.seconds)}: {least}"
         f"{rate(fresh.samples_per_second)} samples a second for all nodes together"
     )
 
 
-def _cache_warning(figures: PlanFigures) -> str | None:
+def _shuffle(shuffle: Shuffle) -> str:
+    met = (
+        f"in a step, a sample meets {_few(shuffle.mates)} others of its block (perfect shuffle: "
+        f"{_few(shuffle.mates_if_perfect)})"
+    )
+    if shuffle.inflation < _PERFECT:
+        return f"as good as a perfect shuffle: {met}"
+    quality = "slightly worse" if shuffle.inflation < _SLIGHT else "worse"
+    return (
+        f"{quality} than a perfect shuffle: {met}. If samples of a block have the correlation r, "
+        f"the variance of a step's mean is 1 + {shuffle.inflation:.2g} r times as large"
+    )
+
+
+def _few(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"  # noqa: PLR2004
+
+
+def warnings_of(figures: PlanFigures) -> list[str]:
+    """Say what is wrong with the plan, and what to do."""
+    checks = (_about_cache, _about_tracks, _about_reads, _about_blocks)
+    return [text for check in checks if (text := check(figures)) is not None]
+
+
+def _about_cache(figures: PlanFigures) -> str | None:
     cache, needed = figures.cache, figures.in_use.bytes_most
     if cache is None:
         return None
@@ -192,7 +202,7 @@ def _cache_warning(figures: PlanFigures) -> str | None:
     return None
 
 
-def _tracks_warning(figures: PlanFigures) -> str | None:
+def _about_tracks(figures: PlanFigures) -> str | None:
     tracks, step = figures.tracks, figures.step_size
     if tracks is None or tracks >= step:
         return None
@@ -204,7 +214,7 @@ def _tracks_warning(figures: PlanFigures) -> str | None:
     )
 
 
-def _reads_warning(figures: PlanFigures) -> str | None:
+def _about_reads(figures: PlanFigures) -> str | None:
     reads = figures.fresh.reads_per_block
     if figures.nodes == 1 or reads <= _MANY_READS:
         return None
@@ -222,14 +232,10 @@ def _reads_warning(figures: PlanFigures) -> str | None:
     )
 
 
-def _blocks_warning(figures: PlanFigures) -> str | None:
+def _about_blocks(figures: PlanFigures) -> str | None:
     if figures.block_bytes <= _LARGE:
         return None
     return (
         f"Blocks are large: {size(figures.block_bytes)} decoded (median). The first batch and the "
         "cache grow with them. Write the files again with blocks of 8 to 32 MB."
     )
-
-
-def _few(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"  # noqa: PLR2004

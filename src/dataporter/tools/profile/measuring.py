@@ -1,4 +1,7 @@
-"""One run of the loader beside steps as long as a training's, in a process of the sandbox."""
+"""One run of the loader, with simulated training steps, in a process of the sandbox.
+
+The `Subject` describes the loader for other processes; `Measured` is all that was recorded.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,69 @@ import mmap
 import multiprocessing
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from dataporter.fetch.containers import is_plain_list, parts_of
 from dataporter.fetch.timing import Handed, Made, Timing
+from dataporter.fetch.vectorised import gather_for
+from dataporter.layout import counted
 from dataporter.resumable_dataloader import ResumableDataLoader
+from dataporter.sources.fingerprint import dataset_length
+from dataporter.sources.lanes import has_lanes, is_iterable
+from dataporter.system.processes import usable_cores
 from dataporter.tools.profile.slow_samples import Slow, slow_samples
-from dataporter.tools.profile.subject import Subject, make_subject
 from dataporter.tools.sandbox import Problem
 from dataporter.tools.sandbox.factories import Factory
+from dataporter.tools.sandbox.loaders import make_loader
 from dataporter.utils.dataloader import timed_steps
 
 _SHARE_OF_RUN = 0.9  # of the time, if samples are fetched again after it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Everything about a loader that its times depend on."""
+
+    loader: str
+    dataset: str
+    samples: int | None
+    batch_size: int | None
+    num_workers: int
+    adapts: bool  # num_workers="auto"
+    prefetch_factor: int
+    in_threads: bool
+    is_ours: bool  # of a plain torch DataLoader, only waits are visible
+    has_lanes: bool
+    lanes: int | None  # as given
+    way: str  # how samples are fetched: "gathered", "__getitems__", "one by one" or "iterated"
+    has_collate_fn: bool
+    stays: bool  # persistent_workers=True
+    device: str | None
+    cores: int
+
+    @property
+    def makers(self) -> int:
+        """The number of processes or threads that make batches."""
+        return max(self.num_workers, 1)
+
+    def __str__(self) -> str:
+        size = "single samples" if self.batch_size is None else f"batches of {self.batch_size}"
+        workers = counted(self.num_workers, "thread" if self.in_threads else "worker")
+        parts = [
+            f"{self.loader} over {self.dataset}",
+            "" if self.samples is None else f"{self.samples:,} samples",
+            size,
+            f"up to {workers}" if self.adapts else workers,
+            f"prefetch_factor={self.prefetch_factor}" if self.num_workers else "",
+        ]
+        return ", ".join(part for part in parts if part)
 
 
 class Step(NamedTuple):
@@ -67,7 +115,8 @@ class Measurement:
 
     def make(self, factory: Factory) -> tuple[DataLoader[Any], Subject]:
         """Make the loader with these options."""
-        return make_subject(factory, self.options)
+        loader, given = make_loader(factory, self.options)
+        return loader, _subject_of(loader, {**(given or {}), **self.options})
 
     def use(self, loader: DataLoader[Any], facts: Subject) -> Measured:
         """Take batches, pass after pass, until there are enough or the time is up."""
@@ -124,7 +173,7 @@ def _own_memory() -> int:
 
 
 def _bytes_by_dtype(batch: Any) -> dict[str, int]:
-    counted: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     seen: set[int] = set()  # a tensor that occurs twice is counted once
     parts = [batch]
     while parts:
@@ -133,9 +182,48 @@ def _bytes_by_dtype(batch: Any) -> dict[str, int]:
             continue
         seen.add(id(part))
         if isinstance(part, torch.Tensor):
-            counted[str(part.dtype).removeprefix("torch.")] += part.nbytes
+            sizes[str(part.dtype).removeprefix("torch.")] += part.nbytes
         elif hasattr(part, "dtype") and hasattr(part, "nbytes"):
-            counted[str(part.dtype)] += part.nbytes
+            sizes[str(part.dtype)] += part.nbytes
         elif not is_plain_list(part):
             parts += [inner for _, _, inner in parts_of(part) or ()]
-    return dict(counted)
+    return dict(sizes)
+
+
+def _subject_of(loader: DataLoader[Any], options: Mapping[str, Any]) -> Subject:
+    is_ours = isinstance(loader, ResumableDataLoader)
+    collate_fn = options.get("collate_fn", loader.collate_fn)
+    has_collate_fn = collate_fn not in (None, default_collate) and loader.batch_size is not None
+    device = options.get("device")
+    return Subject(
+        loader=type(loader).__name__
+        if is_ours
+        else f"{type(loader).__module__.split('.')[0]}'s {type(loader).__name__}",
+        dataset=type(loader.dataset).__name__,
+        samples=dataset_length(loader.dataset),
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        adapts=options.get("num_workers") == "auto" and not has_lanes(loader.dataset),
+        prefetch_factor=loader.prefetch_factor or 2,
+        in_threads=options.get("engine") == "threads" and loader.num_workers > 0,
+        is_ours=is_ours,
+        has_lanes=has_lanes(loader.dataset),
+        lanes=options.get("lanes"),
+        way=_way(loader, has_collate_fn=has_collate_fn),
+        has_collate_fn=has_collate_fn,
+        stays=loader.persistent_workers,
+        device=None if device is None else str(device),
+        cores=usable_cores(),
+    )
+
+
+def _way(loader: DataLoader[Any], *, has_collate_fn: bool) -> str:
+    dataset: Any = loader.dataset
+    if is_iterable(dataset):
+        return "iterated"
+    if loader.batch_size is not None and not has_lanes(dataset):
+        if not has_collate_fn and gather_for(dataset) is not None:
+            return "gathered"
+        if callable(getattr(dataset, "__getitems__", None)):
+            return "__getitems__"
+    return "one by one"

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from markupsafe import Markup
-
-from dataporter.fetch.timing import CONSUMER, STAGES
-from dataporter.tools.pages.pictures import COLOURS, Greys, add_tip, picture
+from dataporter.fetch.timing import CONSUMER
+from dataporter.layout import counted
+from dataporter.tools.pictures import COLOURS, Greys, add_tip, in_words, is_narrow
+from dataporter.tools.profile.figures import Figures
 from dataporter.tools.profile.measuring import Measured, Step
-from dataporter.tools.profile.report import Profile, worker_name
-from dataporter.tools.profile.units import duration, percent
+from dataporter.tools.profile.trace import Span, spans_of, worker_name
+from dataporter.tools.report import Picture
+from dataporter.tools.units import duration, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_HALF = 560  # pixels of a picture in one of two columns
 _STEPS = 24  # in the timeline: all steps of a run would be too thin to see
 _MOST_BARS = 300
-_NARROW_INCHES = 6
 _COLOURS = {
     "wait": COLOURS[0],
     "write": COLOURS[1],
@@ -33,35 +32,39 @@ _COLOURS = {
 }
 
 
-class Span(NamedTuple):
-    """Something that takes time. Stamps are nanoseconds."""
-
-    kind: str
-    start: int
-    end: int
-    title: str
-    is_part: bool = False  # of a span that is drawn behind it
-
-
-def timeline(measured: Measured) -> Markup:
+def timeline(measured: Measured) -> Picture:
     """Draw a lane for the consumer and each worker, in a few steps from the middle."""
     window = window_of(measured.steps)
-    lanes = [("consumer", _consumer_spans(measured))]
-    workers = sorted({batch.worker for batch in measured.made} - {CONSUMER})
-    lanes += [(worker_name(worker), _worker_spans(measured, worker)) for worker in workers]
+    lanes: dict[int, list[Span]] = {CONSUMER: []}
+    for span in sorted(spans_of(measured), key=lambda span: span.worker):
+        start, end = max(span.start, window[0]), min(span.end, window[1])
+        within = lanes.setdefault(span.worker, [])
+        if start < end:
+            within.append(span._replace(start=start, end=end))
 
     def draw(figure: Figure, greys: Greys) -> None:
-        axes = _axes(figure, [name for name, _ in lanes])
-        for row, (_, spans) in enumerate(lanes):
-            for span in _within(spans, window):
-                seconds = (span.start - window[0]) / 1e9, (span.end - span.start) / 1e9
-                title = f"{span.title}: {duration(seconds[1])}"
-                _bar(axes, greys, row, span.kind, *seconds, title, 0.45 if span.is_part else 0.8)
+        axes = _axes(figure, [worker_name(worker) for worker in lanes])
+        for row, spans in enumerate(lanes.values()):
+            for span in spans:
+                is_own = span.kind in ("wait", "step")
+                what = {"wait": "wait for batch", "step": "step"}.get(
+                    span.kind, f"{span.kind} of batch"
+                )
+                start, length = (span.start - window[0]) / 1e9, (span.end - span.start) / 1e9
+                # Without workers, the consumer makes batches while it waits.
+                height = 0.8 if is_own or span.worker != CONSUMER else 0.45
+                title = f"{what} {span.number}: {duration(length)}"
+                _bar(axes, greys, row, span.kind, start, length, title, height)
         axes.set_xlim(0, max(window[1] - window[0], 1) / 1e9)
-        axes.xaxis.set_major_formatter(_formatter(duration))
-        _legend(figure, greys, (span.kind for _, spans in lanes for span in spans))
+        axes.xaxis.set_major_formatter(in_words(duration))
+        _legend(figure, greys, (span.kind for spans in lanes.values() for span in spans))
 
-    return picture("timeline", draw, 110 + 34 * len(lanes))
+    caption = "A few steps from the middle of the run."
+    if not measured.made:
+        caption += " For this loader only waits and steps are visible."
+    elif not measured.subject.num_workers:
+        caption += " Without workers, the consumer makes its batches while it waits."
+    return Picture("timeline", draw, 110 + 34 * len(lanes), "Timeline", caption)
 
 
 def window_of(steps: Sequence[Step]) -> tuple[int, int]:
@@ -71,49 +74,39 @@ def window_of(steps: Sequence[Step]) -> tuple[int, int]:
     return shown[0].asked, shown[-1].done
 
 
-def _within(spans: Iterable[Span], window: tuple[int, int]) -> Iterator[Span]:
-    for span in spans:
-        start, end = max(span.start, window[0]), min(span.end, window[1])
-        if start < end:
-            yield span._replace(start=start, end=end)
-
-
-def _consumer_spans(measured: Measured) -> list[Span]:
-    spans = []
-    for number, step in enumerate(measured.steps, 1):
-        spans.append(Span("wait", step.asked, step.got, f"wait for batch {number}"))
-        spans.append(Span("step", step.got, step.done, f"step {number}"))
-    own = _worker_spans(measured, CONSUMER)  # without workers, it makes batches while it waits
-    return spans + [span._replace(is_part=True) for span in own]
-
-
-def _worker_spans(measured: Measured, worker: int) -> list[Span]:
-    return [
-        Span(STAGES[stage], start, end, f"{STAGES[stage]} of batch {batch.number}")
-        for batch in measured.made
-        if batch.worker == worker
-        for stage, start, end in batch.spans
-    ]
-
-
-def costs(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Markup:
+def costs(measured: Measured, figures: Figures) -> Picture:
     """Draw the time of a batch, a wait and a step on one scale; a row consists of parts."""
+    makers, step = measured.subject.makers, measured.step_seconds
+    made = [(name, spread.mean / makers) for name, spread in figures.stages.items()]
+    rows = {
+        "a batch": made,
+        "a wait": [("wait", figures.wait.mean)],
+        "a step": [("step", step)] if step else [],
+    }
+    rows = {name: parts for name, parts in rows.items() if parts}
 
     def draw(figure: Figure, greys: Greys) -> None:
-        axes = _axes(figure, [name for name, _ in rows])
-        for row, (_, parts) in enumerate(rows):
+        axes = _axes(figure, list(rows))
+        for row, parts in enumerate(rows.values()):
             start = 0.0
             for kind, seconds in parts:
                 _bar(axes, greys, row, kind, start, seconds, f"{kind}: {duration(seconds)}")
                 start += seconds
-        axes.set_xlim(0, 1.05 * max(sum(cost for _, cost in parts) for _, parts in rows))
-        axes.xaxis.set_major_formatter(_formatter(duration))
-        _legend(figure, greys, (kind for _, parts in rows for kind, _ in parts))
+        axes.set_xlim(0, 1.05 * max(sum(cost for _, cost in parts) for parts in rows.values()))
+        axes.xaxis.set_major_formatter(in_words(duration))
+        _legend(figure, greys, (kind for parts in rows.values() for kind, _ in parts))
 
-    return picture("costs", draw, 100 + 34 * len(rows), _HALF)
+    caption = "Means of the whole run."
+    if figures.making:
+        caption = (
+            f"A batch takes a worker {duration(figures.making)}: {counted(makers, 'worker')} can "
+            f"make one every {duration(figures.making / makers)}."
+        )
+    title = "Cost of a batch, beside a step"
+    return Picture("costs", draw, 100 + 34 * len(rows), title, caption, is_half=True)
 
 
-def waits(measured: Measured) -> Markup:
+def waits(measured: Measured, figures: Figures) -> Picture:
     """Draw the wait for each batch, and the length of a step."""
     seconds = [(step.got - step.asked) / 1e9 for step in measured.steps]
     each = -(-len(seconds) // _MOST_BARS)  # of several, the longest is shown
@@ -134,23 +127,27 @@ def waits(measured: Measured) -> Markup:
             axes.axhline(step, color=greys.ink, linestyle="--", label="a step")
             axes.legend(loc="upper right")
         axes.set(ylim=(0, top), xlabel="batch")
-        axes.yaxis.set_major_formatter(_formatter(duration))
+        axes.yaxis.set_major_formatter(in_words(duration))
 
-    return picture("waits", draw, 220, _HALF)
+    caption = (
+        "From the first batch to the last: half of the waits are shorter than "
+        f"{duration(figures.wait.p50)}, 99 of 100 shorter than {duration(figures.wait.p99)}."
+    )
+    return Picture("waits", draw, 220, "Wait for each batch", caption, is_half=True)
 
 
-def ready(profile: Profile) -> Markup:
+def ready(rows: Sequence[tuple[str, float, str]]) -> Picture:
     """Draw how many batches were ready when one was asked for, and how often."""
-    rows = profile.ready_rows()
 
     def draw(figure: Figure, greys: Greys) -> None:
-        axes = _axes(figure, [name for name, _ in rows])
-        for row, (_, share) in enumerate(rows):
-            _bar(axes, greys, row, "ready", 0, share, percent(share))
+        axes = _axes(figure, [name for name, _, _ in rows])
+        for row, (_, share, words) in enumerate(rows):
+            _bar(axes, greys, row, "ready", 0, share, words)
         axes.set(xlim=(0, 1), ylabel="batches ready")
-        axes.xaxis.set_major_formatter(_formatter(percent))
+        axes.xaxis.set_major_formatter(in_words(percent))
 
-    return picture("ready", draw, 60 + 30 * len(rows), _HALF)
+    caption = "How many batches were ready when one was asked for, and how often."
+    return Picture("ready", draw, 60 + 30 * len(rows), "Ready batches", caption, is_half=True)
 
 
 def _axes(figure: Figure, rows: Sequence[str]) -> Axes:
@@ -189,11 +186,5 @@ def _legend(figure: Figure, greys: Greys, kinds: Iterable[str]) -> None:
     from matplotlib.patches import Patch  # noqa: PLC0415  likewise
 
     handles = [Patch(color=_colour(kind, greys), label=kind) for kind in dict.fromkeys(kinds)]
-    is_narrow = figure.get_figwidth() < _NARROW_INCHES
-    figure.legend(handles=handles, loc="outside upper left", ncols=3 if is_narrow else 8)
-
-
-def _formatter(write: Callable[[float], str]) -> Any:
-    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415  an extra, and slow to import
-
-    return FuncFormatter(lambda value, _place: write(value) if value else "0")
+    columns = 3 if is_narrow(figure) else 8
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns)

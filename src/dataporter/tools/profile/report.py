@@ -1,4 +1,4 @@
-"""A profile as text of 80 columns, and as builtins for JSON."""
+"""A profile as it is shown: its verdict, figures and advice; and as builtins for JSON."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dataporter.fetch.timing import CONSUMER
-from dataporter.layout import paragraphs, table, wrapped
-from dataporter.tools.profile.figures import Figures, Spread, WorkerFigures
+from dataporter.layout import wrapped
+from dataporter.tools import report
+from dataporter.tools.profile import pictures
+from dataporter.tools.profile.figures import Figures, Spread
 from dataporter.tools.profile.measuring import Measured
+from dataporter.tools.profile.trace import worker_name
 from dataporter.tools.profile.tuning import Trial, Tuning
-from dataporter.tools.profile.units import duration, percent, rate, size
 from dataporter.tools.profile.verdict import LACKS_CORES, Verdict
+from dataporter.tools.units import duration, percent, rate, size
 
-_SHOWN_WORKERS = 16
-_SHOWN_STAGES = 4  # that fit into a row of a worker
-_BAR = 40  # columns of a full bar
+_SHOWN_WORKERS = 16  # on a terminal
 _MOST_READY = 8  # batches; more of them share a row
 
-MEANING = {
+_MEANING = {
     "fetch": "reading samples from the dataset",
     "collate": "making a batch of samples",
     "convert": "changing dtypes",
@@ -57,8 +58,37 @@ class Profile:
             "tuning": None if self.tuning is None else _tuning_as_dict(self.tuning),
         }
 
-    def heading_lines(self) -> list[str]:
-        """Describe the loader and the measurement, in a line each."""
+    def parts(self) -> list[report.Part]:
+        """Return what the command shows before it tunes."""
+        return [*self._about(), *self._tables(), *self._advice()]
+
+    def __str__(self) -> str:
+        text = report.as_text(self.parts())
+        if self.tuning is None:
+            return text
+        trials = "\n".join(trial_line(trial) for trial in self.tuning.trials)
+        return f"{text}\n\n{TRIALS}\n{trials}\n\n{wrapped(self.tuning.words)}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return report.as_notebook([*self.parts(), *self._tuning()])
+
+    def page(self) -> str:
+        """Return the profile as one HTML file."""
+        subject, figures = self.measured.subject, self.figures
+        drawings = [
+            pictures.timeline(self.measured),
+            pictures.costs(self.measured, figures),
+            pictures.waits(self.measured, figures),
+            *([pictures.ready(self._ready())] if figures.ready else []),
+        ]
+        parts = [*self._about(), self._cards(), *self._advice(), *drawings, *self._tables()]
+        title = f"Profile of {subject.loader} over {subject.dataset}"
+        return report.as_page("profile", title, [*parts, *self._tuning()])
+
+    def _about(self) -> list[report.Part]:
+        """Describe the loader and the measurement, and say the verdict."""
         figures, step = self.figures, self.measured.step_seconds
         steps = f"simulated steps of {duration(step)}" if step else "no steps between"
         samples = figures.samples_per_second
@@ -67,13 +97,16 @@ class Profile:
             "" if samples is None else f"{rate(samples)} samples/s",
             f"{size(figures.bytes_per_second)}/s" if figures.bytes_per_batch else "",
         ]
+        measured = f"{figures.batches} batches in {duration(figures.seconds)}, {steps}: "
+        lines = [str(self.measured.subject), measured + ", ".join(filter(None, rates))]
+        style: report.Style = "good" if self.verdict.bound == "step" else "bad"
         return [
-            str(self.measured.subject),
-            f"{figures.batches} batches in {duration(figures.seconds)}, {steps}: "
-            + ", ".join(each for each in rates if each),
+            report.Words(lines),
+            report.Headline(self.verdict.words, style),
+            report.Words(self._notes()),
         ]
 
-    def notes(self) -> list[str]:
+    def _notes(self) -> list[str]:
         """List warnings about the figures."""
         queued, subject = self.figures.queued or 0.0, self.measured.subject
         notes = []
@@ -90,153 +123,86 @@ class Profile:
             )
         return notes
 
-    def text(self) -> str:
-        """Return all of the profile except the tuning."""
-        return "\n\n".join("\n".join(block) for block in map(list, self._blocks()) if block)
+    def _cards(self) -> report.Cards:
+        figures, step = self.figures, self.measured.step_seconds
+        cards = [
+            (percent(figures.waiting), "of the time waiting"),
+            (rate(figures.batches_per_second), "batches per second"),
+        ]
+        if figures.samples_per_second is not None:
+            cards.append((rate(figures.samples_per_second), "samples per second"))
+        if figures.bytes_per_batch:
+            cards.append((f"{size(figures.bytes_per_second)}/s", "of tensors and arrays"))
+        if step:
+            cards.append((duration(step), "per simulated step"))
+        return report.Cards([*cards, (duration(figures.first), "to the first batch")])
 
-    def _blocks(self) -> Iterator[Iterator[str] | list[str]]:
-        yield [*map(wrapped, self.heading_lines())]
-        yield [wrapped(self.verdict.words), *map(wrapped, self.notes())]
-        yield self._stages()
-        yield self._workers()
-        yield self._ready()
-        yield self._slowest()
-        yield self._advice()
+    def _tables(self) -> Iterator[report.Part]:
+        """Yield the times by stage and by worker, the batches that were ready, slow samples."""
+        figures = self.figures
+        stages = dict(figures.stages)
+        if figures.take is not None:
+            stages["take"] = figures.take
+        stages["wait"] = figures.wait
+        times = [(name, *_times(spread), _MEANING[name]) for name, spread in stages.items()]
+        columns = ("a batch", "mean", "p50", "p90", "p99", "longest", "")
+        yield report.Table(columns, times, "Time by stage", ends_with_text=True)
+        if any(each.worker != CONSUMER for each in figures.workers):
+            yield self._by_worker()
+        if figures.ready:
+            yield report.Shares("batches ready when the next one is requested", self._ready())
+        if figures.slowest:
+            usual = duration(figures.sample or 0)
+            named = ", ".join(f"{index} ({duration(spent)})" for index, spent in figures.slowest)
+            yield report.Words([f"slowest samples, by index (usual: {usual}): {named}"])
 
-    def _stages(self) -> Iterator[str]:
-        yield f"{'a batch':12}{''.join(f'{name:>10}' for name in _COLUMNS)}"
-        for name, spread in self.rows():
-            yield f"  {name:10}{''.join(f'{duration(each):>10}' for each in _values(spread))}"
+    def _by_worker(self) -> report.Table:
+        """Show what each worker did, with the stages that take longest first."""
+        stages = sorted(self.figures.stages, key=lambda name: -self.figures.stages[name].mean)
+        rows = [
+            (
+                *(worker_name(each.worker), each.batches, percent(each.busy)),
+                *(duration(each.batch.p50), duration(each.batch.p90)),
+                *(duration(each.stages[name]) if name in each.stages else "-" for name in stages),
+            )
+            for each in self.figures.workers
+        ]
+        columns = ("by worker", "batches", "busy", "p50", "p90", *stages)
+        return report.Table(columns, rows, "By worker", most=_SHOWN_WORKERS)
 
-    def rows(self) -> list[tuple[str, Spread]]:
-        """Return the times of all stages of a batch, and of waits for it."""
-        rows = list(self.figures.stages.items())
-        if self.figures.take is not None:
-            rows.append(("take", self.figures.take))
-        return [*rows, ("wait", self.figures.wait)]
-
-    def _workers(self) -> Iterator[str]:
-        workers = self.figures.workers
-        if not self.has_workers:
-            return
-        stages = self.figures.stages
-        longest = sorted(stages, key=lambda name: stages[name].mean)[-_SHOWN_STAGES:]
-        names = [name for name in stages if name in longest]
-        columns = [*WORKER_COLUMNS, *names]
-        yield f"{'by worker':12}{''.join(f'{name:>8}' for name in columns)}"
-        for worker in workers[:_SHOWN_WORKERS]:
-            cells = worker_cells(worker, names)
-            yield f"  {worker_name(worker.worker):10}{''.join(f'{cell:>8}' for cell in cells)}"
-        if len(workers) > _SHOWN_WORKERS:
-            yield f"  and {len(workers) - _SHOWN_WORKERS} more"
-
-    @property
-    def has_workers(self) -> bool:
-        """True if workers were seen to make batches."""
-        return any(each.worker != CONSUMER for each in self.figures.workers)
-
-    def _ready(self) -> Iterator[str]:
-        rows = self.ready_rows()
-        if not rows:
-            return
-        yield "batches ready when the next one is requested"
-        for name, share in rows:
-            yield f"  {name:>4} {percent(share):>7}  {'█' * round(share * _BAR)}".rstrip()
-
-    def ready_rows(self) -> list[tuple[str, float]]:
+    def _ready(self) -> list[tuple[str, float, str]]:
         """Return how many batches were ready when the next was requested, and how often."""
         ready = self.figures.ready
-        if not ready:
-            return []
         most = min(max(ready), _MOST_READY)
         rows = [(str(count), ready.get(count, 0.0)) for count in range(most)]
         more = sum(share for count, share in ready.items() if count >= most)
-        name = f"{most}+" if max(ready) > most else str(most)
-        return [*rows, (name, more)]
+        rows.append((f"{most}+" if max(ready) > most else str(most), more))
+        return [(name, share, percent(share)) for name, share in rows]
 
-    def _slowest(self) -> Iterator[str]:
-        if not self.figures.slowest:
-            return
-        usual = duration(self.figures.sample or 0)
-        named = (f"{index} ({duration(spent)})" for index, spent in self.figures.slowest)
-        yield wrapped(f"slowest samples, by index (usual: {usual}): " + ", ".join(named))
+    def _advice(self) -> list[report.Part]:
+        advice = [(each.change, each.why) for each in self.verdict.advice]
+        if advice:
+            return [report.Advice("What to change", advice)]
+        return [report.Words(["Nothing to change."])] if self.verdict.bound == "step" else []
 
-    def _advice(self) -> Iterator[str]:
-        advice = self.verdict.advice
-        if not advice:
-            if self.verdict.bound == "step":
-                yield "Nothing to change."
-            return
-        yield "What to change"
-        for number, each in enumerate(advice, 1):
-            yield wrapped(f"{each.change}: {each.why}", f" {number}. ", "    ")
-
-    def tuning_text(self) -> str:
-        """Return the outcome of the search for settings."""
-        return "" if self.tuning is None else wrapped(self.tuning.words)
-
-    def __str__(self) -> str:
+    def _tuning(self) -> list[report.Part]:
         if self.tuning is None:
-            return self.text()
-        trials = "\n".join(trial_line(trial) for trial in self.tuning.trials)
-        return f"{self.text()}\n\n{TRIALS}\n{trials}\n\n{self.tuning_text()}"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        stages = [
-            (name, *map(duration, _values(spread)), MEANING[name]) for name, spread in self.rows()
+            return []
+        rows = [
+            (
+                f"{each.settings}{' (now)' if each.is_now else ''}",
+                "" if each.refused else rate(each.rate),
+                each.refused or percent(each.waiting),
+            )
+            for each in self.tuning.trials
         ]
-        workers = self.figures.workers if self.has_workers else ()
-        ready = [(name, percent(share)) for name, share in self.ready_rows()]
-        parts = [
-            paragraphs(*self.heading_lines(), self.verdict.words, *self.notes()),
-            table(stages, columns=["a batch", *_COLUMNS, ""]),
-            *_table_if(
-                [(worker_name(each.worker), *worker_cells(each, ())) for each in workers],
-                ["by worker", *WORKER_COLUMNS],
-            ),
-            *_table_if(ready, ["batches ready when the next one is requested", ""]),
-            paragraphs(*self._slowest(), *self._advice()),
-        ]
-        if self.tuning is not None:
-            trials = [
-                (each.settings, rate(each.rate), each.refused or percent(each.waiting))
-                for each in self.tuning.trials
-            ]
-            parts.append(table(trials, columns=["settings", "batches/s", "waiting"]))
-            parts.append(paragraphs(self.tuning.words))
-        return "\n".join(parts)
+        columns = ("settings", "batches/s", "waiting")
+        table = report.Table(columns, rows, "Tuning", ends_with_text=True)
+        return [table, report.Words([self.tuning.words])]
 
 
-def _table_if(rows: Sequence[tuple[object, ...]], columns: Sequence[str]) -> list[str]:
-    return [table(rows, columns)] if rows else []
-
-
-_COLUMNS = ("mean", "p50", "p90", "p99", "longest")
-
-
-def _values(spread: Spread) -> tuple[float, ...]:
-    return spread.mean, spread.p50, spread.p90, spread.p99, spread.longest
-
-
-WORKER_COLUMNS = ("batches", "busy", "p50", "p90")
-
-
-def worker_name(worker: int) -> str:
-    """Return the name of a worker in tables."""
-    return "consumer" if worker == CONSUMER else f"worker {worker}"
-
-
-def worker_cells(worker: WorkerFigures, stages: Sequence[str]) -> list[str]:
-    """Return the row of a worker in a table."""
-    return [
-        str(worker.batches),
-        percent(worker.busy),
-        duration(worker.batch.p50),
-        duration(worker.batch.p90),
-        *(duration(worker.stages[name]) if name in worker.stages else "-" for name in stages),
-    ]
+def _times(spread: Spread) -> Sequence[str]:
+    return [*map(duration, (spread.mean, spread.p50, spread.p90, spread.p99, spread.longest))]
 
 
 TRIALS = "Tuning\n  batches/s  waiting  settings"
@@ -248,9 +214,8 @@ def trial_line(trial: Trial) -> str:
         return wrapped(f"{trial.settings}: {trial.refused}", f"{'':11}refused  ", " " * 20)
     several = f"median of {len(trial.rates)}" if len(trial.rates) > 1 else ""
     notes = ", ".join(filter(None, ("now" if trial.is_now else "", several)))
-    note = f"  ({notes})" if notes else ""
-    figures = f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  "
-    return wrapped(f"{trial.settings}{note}", figures, " " * len(figures))
+    words = f"{trial.settings}{f'  ({notes})' if notes else ''}"
+    return wrapped(words, f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  ", " " * 22)
 
 
 def _tuning_as_dict(tuning: Tuning) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A profile as trace events, the JSON that ui.perfetto.dev and chrome://tracing open.
+"""What was done when, and as trace events: the JSON that ui.perfetto.dev and chrome://tracing open.
 
 The consumer and each worker are shown as a thread, so that they appear below each other. Times are
 microseconds from the first stamp.
@@ -8,13 +8,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataporter.fetch.timing import CONSUMER, STAGES
 from dataporter.tools.profile.measuring import Measured
-from dataporter.tools.profile.report import worker_name
 
 _PROCESS = 1  # all events belong to it
+
+
+class Span(NamedTuple):
+    """Something that takes time. Stamps are nanoseconds."""
+
+    worker: int
+    kind: str  # "wait" or "step" of the consumer, or a stage of making a batch
+    start: int
+    end: int
+    number: int  # of the batch
+
+
+def spans_of(measured: Measured) -> Iterator[Span]:
+    """Yield all that the consumer and the workers did."""
+    for number, step in enumerate(measured.steps, 1):
+        yield Span(CONSUMER, "wait", step.asked, step.got, number)
+        yield Span(CONSUMER, "step", step.got, step.done, number)
+    for batch in measured.made:
+        for stage, start, end in batch.spans:
+            yield Span(batch.worker, STAGES[stage], start, end, batch.number)
+
+
+def worker_name(worker: int) -> str:
+    """Return the name of a worker in tables."""
+    return "consumer" if worker == CONSUMER else f"worker {worker}"
 
 
 def trace_of(measured: Measured) -> str:
@@ -41,26 +65,22 @@ def _metadata(name: str, thread: int, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _events(measured: Measured, began: int) -> Iterator[dict[str, Any]]:
-    def span(name: str, start: int, end: int, worker: int, **given: Any) -> dict[str, Any]:
-        return {
+    takes = (
+        Span(CONSUMER, "take", each.there, each.handed, each.number) for each in measured.handed
+    )
+    for span in (*spans_of(measured), *takes):
+        is_consumers = span.kind in ("wait", "step")
+        yield {
             "ph": "X",
-            "name": name,
-            "cat": "consumer" if worker == CONSUMER else "worker",
+            "name": span.kind,
+            "cat": "consumer" if span.worker == CONSUMER else "worker",
             "pid": _PROCESS,
-            "tid": _thread(worker),
-            "ts": (start - began) / 1000,
-            "dur": (end - start) / 1000,
-            "args": given,
+            "tid": _thread(span.worker),
+            "ts": (span.start - began) / 1000,
+            "dur": (span.end - span.start) / 1000,
+            "args": {"delivered" if is_consumers else "batch": span.number},
         }
-
-    for number, step in enumerate(measured.steps, 1):
-        yield span("wait", step.asked, step.got, CONSUMER, delivered=number)
-        yield span("step", step.got, step.done, CONSUMER, delivered=number)
-    for batch in measured.made:
-        for stage, start, end in batch.spans:
-            yield span(STAGES[stage], start, end, batch.worker, batch=batch.number)
     for each in measured.handed:
-        yield span("take", each.there, each.handed, CONSUMER, batch=each.number)
         yield {
             "ph": "C",
             "name": "batches ready",

@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from dataporter.tools.profile.figures import Figures
-from dataporter.tools.profile.subject import Subject
-from dataporter.tools.profile.units import percent, rate
+from dataporter.tools.profile.measuring import Subject
 from dataporter.tools.profile.verdict import KEEPS_UP, most_workers, workers_needed
+from dataporter.tools.units import percent, rate
 
 _HELPS = 1.03  # times the rate; a smaller gain is none
 _PATIENCE = 2  # changes in a row without a gain, before the search stops

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dataporter.tools.profile.figures import Figures
-from dataporter.tools.profile.subject import Subject
-from dataporter.tools.profile.units import duration, percent, size, times
+from dataporter.tools.profile.measuring import Subject
+from dataporter.tools.units import duration, percent, size
 
 KEEPS_UP = 0.05  # share of the time; less waiting does not matter
 LACKS_CORES = 0.2  # share of the workers' time; more waiting for cores distorts the figures
@@ -172,7 +172,7 @@ def _about_memory(subject: Subject, figures: Figures) -> Iterator[Advice]:
 def _about_slow_samples(figures: Figures) -> Iterator[Advice]:
     if figures.sample and figures.slowest and (figures.queued or 0.0) <= LACKS_CORES:
         named = ", ".join(f"{index} ({duration(spent)})" for index, spent in figures.slowest)
-        factor = times(figures.slowest[0][1] / figures.sample)
+        factor = f"{figures.slowest[0][1] / figures.sample:,.0f} times"
         yield Advice(
             change=f"the slowest samples: {named}",
             why=f"{factor} the usual {duration(figures.sample)}, at each fetch. Look for what they "

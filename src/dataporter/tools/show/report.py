@@ -1,18 +1,61 @@
-"""A batch in words: where it is from, its samples, its parts."""
+"""A batch as it is shown: where it is from, its samples, its parts, its images."""
 
 from __future__ import annotations
 
+import base64
+import io
+import math
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from dataporter.layout import Row, counted, laid_out, wrapped
+from dataporter.errors import OptionError
+from dataporter.layout import Row, counted
+from dataporter.tools import report
+from dataporter.tools.pictures import Greys, png
+from dataporter.tools.show.parts import Images
 from dataporter.tools.show.showing import Shown
 
-_SAMPLES, _TEXTS = 16, 4  # that are printed; the page and JSON have all
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SAMPLES = 16  # on a terminal; the page and JSON have all
+_CELL = 130  # pixels of an image in a PNG, with its caption
+_WIDEST = 8  # images in a row
 
 
-def rows_of(shown: Shown) -> list[Row]:
-    """Headings, and what there is to say about the batch as a whole."""
+def parts_of(shown: Shown) -> list[report.Part]:
+    """Return what the command shows."""
+    parts = [(part.path, part.words()) for part in shown.parts]
+    texts = {part.path: part.texts for part in shown.parts}
+    columns = ("row", "position", "dataset index", "")
+    return [
+        report.Rows(_rows(shown)),
+        report.Words([f"Note: {note}" for note in shown.notes], "warning"),
+        *(_images(shown, images) for images in shown.images),
+        report.Table(columns, samples_of(shown), "Samples", ends_with_text=True, most=_SAMPLES),
+        report.Rows(parts, "Parts", texts),
+    ]
+
+
+def drawn(shown: Shown, suffix: str) -> str | bytes:
+    """Draw a batch as the contents of a file: a page .html, or its images in a grid .png."""
+    if suffix == ".html":
+        title = f"Epoch {shown.contents.epoch}, position {shown.contents.position:,}"
+        return report.as_page("show", title, [report.Headline(title, ""), *parts_of(shown)])
+    if not shown.images:
+        msg = (
+            "the batch has no images, so there is no PNG to draw. --out batch.html shows all that "
+            "it holds. Images are arrays of floats or bytes of 1, 3 or 4 channels, or of none."
+        )
+        raise OptionError(msg)
+    cells = [cell for images in shown.images for cell in _captioned(shown, images)]
+    columns = min(len(cells), _WIDEST)
+    size = columns * _CELL, math.ceil(len(cells) / columns) * _CELL
+    return png(partial(_draw_grid, cells, columns), size)
+
+
+def _rows(shown: Shown) -> list[Row]:
     contents = shown.contents
     padding = int(contents.padding.sum())
     size = counted(len(contents.positions), "sample")
@@ -43,30 +86,41 @@ def samples_of(shown: Shown) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def text_of(shown: Shown) -> str:
-    """All of it in 80 columns."""
+def _images(shown: Shown, images: Images) -> report.Images:
+    caption = f"Under each image its index in the dataset; {images.scale}."
+    shown_images = [(_as_png(pixels), words) for pixels, words in _captioned(shown, images)]
+    return report.Images(images.path, caption, shown_images)
+
+
+def _captioned(shown: Shown, images: Images) -> list[tuple[object, str]]:
+    """Put the sample's index under each image, if there is one image for each sample."""
     samples = samples_of(shown)
-    listed = [
-        f"  {number:>5}  {position:>14}  {index:>14}  {said}".rstrip()
-        for number, position, index, said in samples[:_SAMPLES]
-    ]
-    if more := len(samples) - _SAMPLES:
-        listed += [f"  and {more:,} more"] if more > 0 else []
-    heading = f"  {'row':>5}  {'position':>14}  {'dataset index':>14}"
-    blocks = [laid_out(rows_of(shown)), "\n".join([heading, *listed]), _parts(shown)]
-    blocks += [wrapped(f"Note: {note}", "", "") for note in shown.notes]
-    return "\n\n".join(blocks)
+    if len(images.pixels) == 1 and len(samples) > 1:
+        captions = [images.path]
+    elif len(images.pixels) <= len(samples):
+        captions = [f"{index} {said}".strip() for _, _, index, said in samples]
+    else:
+        captions = [f"{images.path}[{number}]" for number in range(len(images.pixels))]
+    return list(zip(images.pixels, captions, strict=False))
 
 
-def _parts(shown: Shown) -> str:
-    edge = max((len(part.path) for part in shown.parts), default=0)
-    lines = []
-    for part in shown.parts:
-        lines.append(laid_out([(part.path.ljust(edge), part.words())]))
-        lines += [wrapped(repr(text), "    ", "    ") for text in part.texts[:_TEXTS]]
-        if (more := len(part.texts) - _TEXTS) > 0:
-            lines.append(f"    and {more:,} more")
-    return "\n".join(lines)
+def _as_png(pixels: object) -> str:
+    """Return an image as the address of an `img`."""
+    from PIL import Image  # noqa: PLC0415  it comes with matplotlib
+
+    written = io.BytesIO()
+    Image.fromarray(pixels).save(written, "PNG")  # type: ignore[arg-type]  # an array of bytes
+    return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
+
+
+def _draw_grid(cells: list[tuple[object, str]], columns: int, figure: Figure, greys: Greys) -> None:
+    rows = math.ceil(len(cells) / columns)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for axes, (pixels, caption) in zip(grid.flat, cells, strict=False):
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        axes.set_title(caption, fontsize=9, loc="center", color=greys.soft)
 
 
 def as_dict(shown: Shown) -> dict[str, Any]:

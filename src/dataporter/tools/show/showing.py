@@ -1,4 +1,8 @@
-"""`show`: a batch of a run, found by a state and fetched again in a process of its own."""
+"""`show`: a batch of a run, found by a state and fetched again in a process of its own.
+
+A state says how far the run is, not where its batches began. With the batch size and the ranks of
+the state they follow from that, unless those changed within the epoch.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,14 @@ from typing import Any
 from dataporter.arguments import check_int, check_number
 from dataporter.errors import DataPorterWarning, FactoryError, OptionError, StateError
 from dataporter.law import Plan
-from dataporter.law.rest import excluded_in
-from dataporter.law.state import Identity, parse_state
+from dataporter.law.rest import Excluded, Rest, excluded_in, rest_of
+from dataporter.law.state import Identity, Progress, parse_state
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.delivered import Delivered
 from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
 from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.sandbox.loaders import make_loader as made_by
-from dataporter.tools.show.images import Images, images_in
-from dataporter.tools.show.parts import Part, parts_in
-from dataporter.tools.show.steps import Standing
+from dataporter.tools.show.parts import Images, Part, images_in, parts_in
 
 # The loader of the run fetches here, on this machine, in one process.
 _HERE = {"num_workers": 0, "device": "cpu", "pin_memory": False, "pin_memory_device": ""}
@@ -206,3 +208,68 @@ def _place(
             "state, so earlier ones may have begun elsewhere. Each sample is as it was."
         )
     return epoch, position, notes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A run that stands somewhere: how ranks share an epoch, and what is left out of it.
+
+    >>> at = Standing(plan=Plan(length=10, batch_size=4), progress=Progress(2, 8, 2), excluded=())
+    >>> [at.back(steps) for steps in range(5)]
+    [(2, 4), (2, 0), (1, 8), (1, 4), (1, 0)]
+    """
+
+    plan: Plan
+    progress: Progress
+    excluded: Excluded
+    lengths_differ: bool = False  # earlier epochs had fewer samples, and nobody knows how many
+
+    def back(self, steps: int) -> tuple[int, int]:
+        """Return the epoch and the position of the step so many before the last one."""
+        epoch, rest = self.progress.epoch, self._rest(self.progress.epoch)
+        made, left = self._made(rest), steps
+        while left >= -(-made // self.plan.step_size):
+            left -= -(-made // self.plan.step_size)
+            epoch -= 1
+            if epoch < 0:
+                msg = (
+                    f"--back {steps} is before the beginning of the run: only {steps - left:,} "
+                    f"{'batch was' if steps - left == 1 else 'batches were'} delivered before the "
+                    "state was saved. --back counts from 0, the batch delivered last."
+                )
+                raise OptionError(msg)
+            if self.lengths_differ:
+                msg = (
+                    f"--back {steps} is in epoch {epoch:,}, and the dataset has grown since. The "
+                    f"state does not say how long that epoch was. Stay in epoch {epoch + 1:,}."
+                )
+                raise OptionError(msg)
+            rest = self._rest(epoch)
+            made = rest.remaining
+        return epoch, int(rest.around([self._start(rest, made, left)])[0])
+
+    @property
+    def is_aligned(self) -> bool:
+        """True if all batches of this epoch had the size and the ranks of the state."""
+        rest = self._rest(self.progress.epoch)
+        made, steps = self._made(rest), self.progress.batches_processed
+        is_whole = made == min(steps * self.plan.step_size, rest.remaining)
+        return is_whole and steps == -(-made // self.plan.step_size)
+
+    def _rest(self, epoch: int) -> Rest:
+        """Return all of an epoch, counted around what is left out."""
+        return rest_of(self.plan, 0, excluded_in(self.excluded, epoch))
+
+    def _made(self, rest: Rest) -> int:
+        """Count the positions of the state's epoch that were delivered."""
+        if self.progress.finished:
+            return rest.remaining
+        position = self.progress.samples_processed
+        return rest_of(self.plan, position, rest.gaps).start
+
+    def _start(self, rest: Rest, made: int, back: int) -> int:
+        """Return where a step began, counted around what is left out."""
+        step = self.plan.step_size
+        is_short = made >= rest.remaining and made % step
+        last = made - (made % step if is_short else step)
+        return max(last - back * step, 0)

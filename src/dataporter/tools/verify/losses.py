@@ -14,7 +14,6 @@ from time import monotonic
 from typing import Any
 
 from dataporter.errors import FactoryError
-from dataporter.tools.profile.units import duration
 from dataporter.tools.sandbox import (
     USUAL,
     Conditions,
@@ -23,6 +22,7 @@ from dataporter.tools.sandbox import (
     Sandbox,
     TimeUpError,
 )
+from dataporter.tools.units import duration
 from dataporter.tools.verify.batch_contents import Contents, difference
 from dataporter.tools.verify.report import TIME_UP, Check
 from dataporter.tools.verify.restart import OtherLoader, Restart, Restarted

@@ -11,7 +11,7 @@ from support import Ids
 from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError
 from dataporter.law.state import Progress
-from dataporter.tools.show.steps import Standing
+from dataporter.tools.show.showing import Standing
 
 
 def standing(loader: ResumableDataLoader) -> Standing:

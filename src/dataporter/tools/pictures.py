@@ -14,11 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from markupsafe import Markup
-
 from dataporter.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
@@ -26,6 +25,7 @@ COLOURS = ("#d55e00", "#e69f00", "#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#f
 
 _NARROW, _WIDE = 350, 1100  # pixels
 _PIXELS_PER_INCH = 72
+_NARROW_INCHES = 6
 _FONT_SIZE = 12  # pixels, on a screen as wide as the picture is drawn for
 _TIP = "tip:"
 
@@ -56,6 +56,8 @@ def check_matplotlib() -> None:
 
 def picture(name: str, draw: Draw, height: int, wide: int = _WIDE) -> Markup:
     """Draw a picture for a page; `wide` is its width in pixels on a wide screen."""
+    from markupsafe import Markup  # noqa: PLC0415  of an extra
+
     screens = (("narrow", _NARROW), ("wide", wide))
     parts = (
         f'<div class="{on}">{_svg(name, draw, (width, height))}</div>' for on, width in screens
@@ -77,6 +79,18 @@ def svg(draw: Draw, size: tuple[int, int]) -> bytes:
 def add_tip(artist: Any, text: str) -> None:
     """Show a text where the mouse points at a shape."""
     artist.set_gid(_TIP + text.replace('"', "'"))  # it becomes an attribute in quotes
+
+
+def in_words(write: Callable[[float], str]) -> Any:
+    """Make a formatter that writes the numbers of an axis as people do."""
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415  an extra, and slow to import
+
+    return FuncFormatter(lambda value, _place: write(value) if value > 0 else "0")
+
+
+def is_narrow(figure: Any) -> bool:
+    """Tell whether a picture is for a narrow screen; of a part of one, too."""
+    return bool(figure.bbox.width / figure.dpi < _NARROW_INCHES)
 
 
 def _svg(name: str, draw: Draw, size: tuple[int, int]) -> str:

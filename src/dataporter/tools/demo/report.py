@@ -1,4 +1,4 @@
-"""The pictures of the demo: loss curves, and who saw which sample in the epoch of the kill."""
+"""The demo as it is shown: its findings, its loss curves, and who saw which sample."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dataporter.tools import report
 from dataporter.tools.demo.runs import Story, seen_with_torch
-from dataporter.tools.demo.verdict import Verdict
-from dataporter.tools.pages.pictures import COLOURS, Greys
+from dataporter.tools.demo.training import EPOCHS
+from dataporter.tools.demo.verdict import HOW, Verdict, beside_torch, topology, waits
+from dataporter.tools.pictures import COLOURS, Greys, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,22 +25,73 @@ _TIMES = {"seen once": COLOURS[2], "seen twice": COLOURS[0]}
 Map = NDArray[np.int8]  # one value for each sample of the dataset; shape (rows, _COLUMNS)
 
 
-def draw_curves(story: Story, figure: Figure, greys: Greys) -> None:
-    """Draw the losses of the three runs, each line over the previous one."""
-    _curves(figure.subplots(), story, greys)
+def parts_of(story: Story, verdict: Verdict) -> list[report.Part]:
+    """Return what the command shows at its end."""
+    losses = f"loss {story.whole[0].loss:.2f} -> {story.whole[-1].loss:.2f}"
+    kill = f"SIGKILL to all after step {story.killed_after}, in epoch {story.epoch + 1}"
+    runs = [
+        f"1. uninterrupted: {topology(story.before)}, {losses}",
+        f"2. killed: {kill}",
+        f"3. resumed: {topology(story.after)}, from the checkpoint of step {story.resumed_from}",
+    ]
+    rows = [(finding.what, finding.result) for finding in verdict.findings]
+    bad = frozenset(n for n, finding in enumerate(verdict.findings) if not finding.is_good)
+    columns = ("compared with the uninterrupted run", "")
+    return [
+        report.Words(runs),
+        *_pictures(story),
+        report.Table(columns, rows, "Compared", ends_with_text=True, bad=bad),
+        report.Words([beside_torch(story), HOW, waits(story)], "soft"),
+        report.Headline(verdict.words, "good" if verdict.is_exact else "bad"),
+    ]
 
 
-def draw_samples(story: Story, figure: Figure, _greys: Greys) -> None:
-    """Draw the samples of the dataset, with dataporter and with torch's DataLoader."""
-    _maps(figure.subplots(2), story)
+def page_of(story: Story, verdict: Verdict) -> str:
+    """Return the demo as one HTML file."""
+    *parts, headline = parts_of(story, verdict)
+    about = (
+        f"A small network learned to tell drawings apart, for {EPOCHS} epochs of "
+        f"{story.before.samples} drawings. Each drawing is shifted, mirrored and noised at random "
+        "whenever it is read. One run was never interrupted; another was killed and resumed. This "
+        f"took {story.seconds:.0f} s, with seed {story.seed}."
+    )
+    return report.as_page("demo", "dataporter demo", [headline, report.Words([about]), *parts])
 
 
-def draw_all(story: Story, verdict: Verdict, figure: Figure, greys: Greys) -> None:
-    """Draw both under the verdict."""
-    figure.suptitle(verdict.words)
-    curves, *maps = figure.subplots(3)
-    _curves(curves, story, greys)
-    _maps(maps, story)
+def picture_of(story: Story, verdict: Verdict) -> bytes:
+    """Draw everything in one PNG file."""
+
+    def draw(figure: Figure, greys: Greys) -> None:
+        figure.suptitle(verdict.words)
+        curves, *maps = figure.subplots(3)
+        _curves(curves, story, greys)
+        _maps(maps, story)
+
+    return png(draw, (1000, 1000))
+
+
+def _pictures(story: Story) -> list[report.Picture]:
+    lost = story.killed_after - story.resumed_from
+    return [
+        report.Picture(
+            "curves",
+            lambda figure, greys: _curves(figure.subplots(), story, greys),
+            360,
+            "Loss by step",
+            "The lines lie on top of each other where the losses are the same. Dashed: the kill. "
+            "Dotted: the checkpoint from which the other ranks continued.",
+        ),
+        report.Picture(
+            "samples",
+            lambda figure, _greys: _maps(figure.subplots(2), story),
+            520,
+            f"All samples in epoch {story.epoch + 1}, the epoch of the kill",
+            "Each cell is a sample of the dataset; a blank one would be a sample that no rank saw. "
+            f"The last {lost} steps before the kill were lost, since no checkpoint had them; their "
+            "samples came again after it, on other ranks. torch's DataLoader has no state and "
+            "begins the epoch again.",
+        ),
+    ]
 
 
 def ranks_of(story: Story) -> list[str]:

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from dataporter.law import SequentialOrder, ShuffledOrder
 from dataporter.shards.tracks import TracksOrder
-from dataporter.tools.plan import dealing
-from dataporter.tools.plan.dealing import dealt
-from dataporter.tools.plan.planned_run import PlannedRun
+from dataporter.tools.plan import planned_run
+from dataporter.tools.plan.planned_run import PlannedRun, dealt
 
 orders = st.one_of(
     st.builds(SequentialOrder, st.integers(1, 300)),
@@ -32,11 +31,11 @@ def test_each_rank_reads_what_its_plan_says_step_by_step(order, run, data):
     start = data.draw(st.integers(0, order.length - 1))
     epoch = data.draw(st.integers(0, 3))
     together = data.draw(st.sampled_from([1, 16, 1 << 18]))
-    before, dealing._TOGETHER = dealing._TOGETHER, together
+    before, planned_run._TOGETHER = planned_run._TOGETHER, together
     try:
         parts = list(dealt(order, run, start, order.length, epoch))
     finally:
-        dealing._TOGETHER = before
+        planned_run._TOGETHER = before
     steps, ranks, positions = (np.concatenate(column) for column in zip(*parts, strict=True))
     assert (np.diff(steps) >= 0).all()
     for rank in range(run.world_size):
