@@ -29,10 +29,10 @@ from dataporter.layout import counted
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes import is_iterable
 from dataporter.tools.report import Headline, Part, Table, Words
-from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
+from dataporter.tools.sandbox import Sandbox
 from dataporter.tools.sandbox.factories import Factory
+from dataporter.tools.sandbox.loaders import arguments_of
 from dataporter.tools.sandbox.loaders import make_loader as made_by
-from dataporter.tools.sandbox.rebuilding import arguments_of
 
 _EQUAL = 0.05  # a difference within which two speeds are called equal
 _CHANCE = 0.1  # that a true median lies outside of a spread, at most
@@ -185,17 +185,12 @@ def bench(
     sandbox = Sandbox(make_loader, _Job, seconds=seconds, shows_output=shows_output)
     with closing(sandbox):
         deadline = monotonic() + sandbox.seconds_left * _SHARE_OF_TIME
-        try:
-            _, found = sandbox.run(_Job(batches=batches, rounds=rounds, deadline=deadline))
-        except TimeUpError:
-            msg = (
-                f"the loaders were still busy after {seconds:g} seconds. Allow more time with "
-                "--seconds, or measure less with --batches and --rounds."
-            )
-            raise FactoryError(msg) from None
-    if isinstance(found, Problem):
-        found.fail("the loader failed")
-    return found
+        job = _Job(batches=batches, rounds=rounds, deadline=deadline)
+        time_up = (
+            f"the loaders were still busy after {seconds:g} seconds. Allow more time with "
+            "--seconds, or measure less with --batches and --rounds."
+        )
+        return sandbox.result(job, "the loader failed", time_up)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +205,9 @@ class _Job:
         """Make the user's loader."""
         return made_by(factory, {})[0], None
 
-    def use(self, loader: DataLoader[Any], _facts: None) -> Comparison | Problem:
+    def use(self, loader: DataLoader[Any], _facts: None) -> Comparison:
         """Compare the loaders."""
-        try:
-            return _compared(loader, self.batches, self.rounds, self.deadline)
-        except BaseException as error:  # noqa: BLE001  a dataset can raise anything
-            return Problem.of(error)
+        return _compared(loader, self.batches, self.rounds, self.deadline)
 
 
 def _compared(loader: DataLoader[Any], batches: int, rounds: int, deadline: float) -> Comparison:

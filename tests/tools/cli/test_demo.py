@@ -22,10 +22,16 @@ from dataporter.tools import pictures
 from dataporter.tools.cli import demo, main
 from dataporter.tools.cli.output import write_whole
 from dataporter.tools.demo import Story, run_demo
-from dataporter.tools.demo.report import NOBODY, page_of, times_seen_with_torch, who_saw
-from dataporter.tools.demo.steps import Step, read_steps
-from dataporter.tools.demo.training import EPOCHS, STEP_SAMPLES, Drawings, Run
-from dataporter.tools.demo.verdict import ASPECTS, beside_torch, judge
+from dataporter.tools.demo.report import (
+    ASPECTS,
+    NOBODY,
+    beside_torch,
+    judge,
+    page_of,
+    times_seen_with_torch,
+    who_saw,
+)
+from dataporter.tools.demo.training import EPOCHS, STEP_SAMPLES, Drawings, Run, Step, read_steps
 
 # On fewer samples than it has: what is shown does not depend on how many there are.
 SHOWN_SAMPLES = 576

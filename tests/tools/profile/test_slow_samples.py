@@ -5,8 +5,8 @@ from torch.utils.data import Dataset
 
 from dataporter import sample_rng
 from dataporter.fetch.timing import Made
-from dataporter.tools.profile import slow_samples as module
-from dataporter.tools.profile.slow_samples import longest, slow_samples
+from dataporter.tools.profile import measuring as module
+from dataporter.tools.profile.measuring import longest, slow_samples
 
 MS = 1_000_000  # ns
 ORDINARY = range(95, 100)

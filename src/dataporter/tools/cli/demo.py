@@ -46,8 +46,7 @@ def demo(
     demo takes less than a minute. Exit status: 0 identical, 1 different.
     """
     from dataporter.tools.demo import run_demo
-    from dataporter.tools.demo.report import page_of, parts_of, picture_of
-    from dataporter.tools.demo.verdict import judge
+    from dataporter.tools.demo.report import judge, page_of, parts_of, picture_of
     from dataporter.tools.pictures import check_matplotlib
 
     check_matplotlib()

@@ -25,8 +25,7 @@ from torch.utils.data import DataLoader
 
 from dataporter.errors import DataPorterError
 from dataporter.tools.child_processes import kill, started
-from dataporter.tools.demo.steps import Step, read_steps
-from dataporter.tools.demo.training import STEP_SAMPLES, STEPS_PER_CHECKPOINT, Run
+from dataporter.tools.demo.training import STEP_SAMPLES, STEPS_PER_CHECKPOINT, Run, Step, read_steps
 
 _DEADLINE = 120.0  # seconds for each run, on a slow machine too
 _SAMPLES = 1536

@@ -15,8 +15,7 @@ from typing import Any
 
 from dataporter.errors import CheckpointError, CheckpointNotFoundError, StateMissingError
 from dataporter.law.explanation import is_state
-from dataporter.tools.inspect import dcp
-from dataporter.tools.inspect.files import read_bytes, read_file
+from dataporter.tools.inspect.files import METADATA, read_bytes, read_file, read_folder
 
 # Files of a folder that may hold a state, as frameworks and people name them.
 _SUFFIXES = {".bin", ".ckpt", ".json", ".pickle", ".pkl", ".pt", ".pth", ".tar"}
@@ -101,11 +100,11 @@ def _in_folder(folder: Path, unread: list[Unread]) -> Iterator[tuple[str, Any]]:
         folders.sort(key=_by_number)
         here = Path(root)
         at = "" if here == folder else f"{here.relative_to(folder)}/"
-        if dcp.METADATA in names:
+        if METADATA in names:
             try:
-                contents, left = dcp.read_folder(here)
+                contents, left = read_folder(here)
             except CheckpointError as error:
-                unread.append(Unread(f"{at}{dcp.METADATA}", str(error)))
+                unread.append(Unread(f"{at}{METADATA}", str(error)))
             else:
                 unread += [Unread(f"{at}{name}", why) for name, why in left]
                 yield at, contents

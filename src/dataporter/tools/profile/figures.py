@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dataporter.fetch.timing import STAGES, Handed, Made
-from dataporter.tools.profile.measuring import Measured, Step
-from dataporter.tools.profile.slow_samples import Slow, name_of
+from dataporter.tools.profile.measuring import Measured, Slow, Step, name_of_sample
 
 _LONG_PASS = 4  # times the workers; the beginning of a shorter pass is kept
 _MUCH_GROWTH = 2**24  # bytes of half a pass; less may be due to allocators
@@ -197,7 +196,7 @@ def _slow_part(measured: Measured, batches: int) -> float:
         spent - batch.usual
         for batch in measured.made
         for index, spent in batch.slowest
-        if name_of(index) in named
+        if name_of_sample(index) in named
     )
     return extra / 1e9 / max(batches, 1)
 

@@ -1,20 +1,28 @@
 """One run of the loader, with simulated training steps, in a process of the sandbox.
 
 The `Subject` describes the loader for other processes; `Measured` is all that was recorded.
+
+The longest fetches of a run are only suspects: a scheduler, another process or a cold disk can make
+any sample seem slow. So suspects are fetched again after the run, in turns with ordinary samples,
+and named if even their fastest fetch takes far longer than most of those.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import mmap
 import multiprocessing
 import os
+import reprlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate
 
@@ -26,10 +34,8 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable
 from dataporter.system.processes import usable_cores
-from dataporter.tools.profile.slow_samples import Slow, slow_samples
-from dataporter.tools.sandbox import Problem
 from dataporter.tools.sandbox.factories import Factory
-from dataporter.tools.sandbox.loaders import make_loader
+from dataporter.tools.sandbox.loaders import described, make_loader, name_of
 from dataporter.utils.dataloader import timed_steps
 
 _SHARE_OF_RUN = 0.9  # of the time, if samples are fetched again after it
@@ -62,16 +68,13 @@ class Subject:
         return max(self.num_workers, 1)
 
     def __str__(self) -> str:
-        size = "single samples" if self.batch_size is None else f"batches of {self.batch_size}"
         workers = counted(self.num_workers, "thread" if self.in_threads else "worker")
-        parts = [
-            f"{self.loader} over {self.dataset}",
-            "" if self.samples is None else f"{self.samples:,} samples",
-            size,
+        return described(
+            *(self.loader, self.dataset, self.samples),
+            "single samples" if self.batch_size is None else f"batches of {self.batch_size}",
             f"up to {workers}" if self.adapts else workers,
             f"prefetch_factor={self.prefetch_factor}" if self.num_workers else "",
-        ]
-        return ", ".join(part for part in parts if part)
+        )
 
 
 class Step(NamedTuple):
@@ -95,7 +98,6 @@ class Measured:
     handed: list[Handed] = field(default_factory=list)
     memory: list[list[int]] = field(default_factory=list)  # bytes after each batch of a pass
     slow: tuple[Slow, ...] = ()
-    problem: Problem | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,15 +129,12 @@ class Measurement:
         now = monotonic()
         deadline = min(now + self.seconds, self.deadline)
         run_until = now + (deadline - now) * (_SHARE_OF_RUN if self.finds_slow else 1.0)
-        try:
-            is_over = False
-            while not is_over:
-                before = len(found.steps)
-                is_over = self._pass(loader, found, run_until) or len(found.steps) == before
-        except BaseException as error:  # noqa: BLE001  a dataset can raise anything
-            found.problem = Problem.of(error)
+        is_over = False
+        while not is_over:
+            before = len(found.steps)
+            is_over = self._pass(loader, found, run_until) or len(found.steps) == before
         found.made, found.handed = timing.made, timing.handed
-        if self.finds_slow and found.problem is None:
+        if self.finds_slow:
             found.slow = slow_samples(loader.dataset, found.made, deadline)
         return found
 
@@ -196,9 +195,7 @@ def _subject_of(loader: DataLoader[Any], options: Mapping[str, Any]) -> Subject:
     has_collate_fn = collate_fn not in (None, default_collate) and loader.batch_size is not None
     device = options.get("device")
     return Subject(
-        loader=type(loader).__name__
-        if is_ours
-        else f"{type(loader).__module__.split('.')[0]}'s {type(loader).__name__}",
+        loader=name_of(loader),
         dataset=type(loader.dataset).__name__,
         samples=dataset_length(loader.dataset),
         batch_size=loader.batch_size,
@@ -227,3 +224,78 @@ def _way(loader: DataLoader[Any], *, has_collate_fn: bool) -> str:
         if callable(getattr(dataset, "__getitems__", None)):
             return "__getitems__"
     return "one by one"
+
+
+_NAMED = 5
+_AGAIN = 3  # fetches of a suspect
+_MOST = 75  # percent of the samples
+_FAR_SLOWER = 5  # times the longest fetch of most samples
+_LONG = 1e-3  # seconds; a faster sample is not worth naming
+
+Slow = tuple[int | str, float]  # the index of a sample, and seconds
+
+
+def slow_samples(dataset: Any, made: Sequence[Made], deadline: float) -> tuple[Slow, ...]:
+    """Find samples that are slow at each fetch, slowest first, until a deadline (monotonic)."""
+    least = max(_FAR_SLOWER * _most_take(made), _LONG)
+    left = deadline - monotonic()
+    suspects = []
+    for index, spent in longest(made):
+        if spent >= least and _AGAIN * spent <= left:
+            suspects.append(index)
+            left -= _AGAIN * spent
+    ordinary = dict.fromkeys(batch.middle for batch in made if batch.middle is not None)
+    others = [index for index in ordinary if index not in suspects][:_NAMED]
+    if not suspects or not others:
+        return ()
+    times = _fetched_again(dataset, [*suspects, *others], deadline)
+    usual = [spent for index in others for spent in times[index]]
+    least = max(least, _FAR_SLOWER * float(np.percentile(usual, _MOST))) if usual else math.inf
+    found = [
+        (name_of_sample(index), min(times[index]))
+        for index in suspects
+        if len(times[index]) == _AGAIN and min(times[index]) >= least
+    ]
+    return tuple(sorted(found, key=lambda each: -each[1]))
+
+
+def name_of_sample(index: int | str) -> int | str:
+    """Return the index of a sample as reports show it."""
+    return index if isinstance(index, int) else reprlib.repr(index)
+
+
+def longest(made: Sequence[Made]) -> list[Slow]:
+    """List the samples with the longest fetches, each once."""
+    each: dict[int | str, int] = {}
+    for batch in made:
+        for index, spent in batch.slowest:
+            each[index] = max(spent, each.get(index, 0))
+    ranked = sorted(each.items(), key=lambda item: -item[1])
+    return [(index, spent / 1e9) for index, spent in ranked[:_NAMED]]
+
+
+def _most_take(made: Sequence[Made]) -> float:
+    """Return the seconds within which most samples are fetched, by batches and within them."""
+    timed = [batch for batch in made if batch.usual]
+    if not timed:
+        return 0.0
+    within = np.median([batch.most for batch in timed])
+    return float(max(within, np.percentile([batch.usual for batch in timed], _MOST))) / 1e9
+
+
+def _fetched_again(
+    dataset: Any, indices: Sequence[int | str], deadline: float
+) -> dict[int | str, list[float]]:
+    """Fetch samples several times in turns, without workers; return the seconds of each."""
+    loader = ResumableDataLoader(dataset, None, sampler=[*indices] * _AGAIN)
+    times: dict[int | str, list[float]] = {index: [] for index in indices}
+    samples = iter(loader)
+    for index in [*indices] * _AGAIN:
+        if monotonic() > deadline:
+            break
+        began = perf_counter()
+        # A sample that only workers can read is skipped; after an error, the next one follows.
+        with contextlib.suppress(Exception):
+            next(samples)
+            times[index].append(perf_counter() - began)
+    return times

@@ -15,7 +15,7 @@ from dataporter.tools.profile.measuring import Measured, Measurement
 from dataporter.tools.profile.report import Profile
 from dataporter.tools.profile.tuning import RefusedError, Trial, search
 from dataporter.tools.profile.verdict import judge
-from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
+from dataporter.tools.sandbox import Sandbox
 from dataporter.tools.sandbox.factories import Factory
 
 _USED = 0.9  # share of the time that is left; the rest is for starting and ending
@@ -110,20 +110,13 @@ class _Runs:
             deadline=monotonic() + self._sandbox.seconds_left * _USED,
             step_seconds=self._step_seconds,
         )
-        try:
-            subject, found = self._sandbox.run(measurement)
-        except TimeUpError:
-            msg = (
-                f"the loader was still busy with a batch when its {self._seconds:g} seconds were "
-                "up. Find out what it waits for, or give it more time."
-            )
-            raise FactoryError(msg) from None
-        if isinstance(found, Problem):
-            found.fail("the loader failed")
-        if found.problem is not None:
-            found.problem.fail("the loader failed")
+        time_up = (
+            f"the loader was still busy with a batch when its {self._seconds:g} seconds were up. "
+            "Find out what it waits for, or give it more time."
+        )
+        found = self._sandbox.result(measurement, "the loader failed", time_up)
         if not found.steps:
-            msg = f"the loader over {subject.dataset} delivered no batch. Give it some data."
+            msg = f"the loader over {found.subject.dataset} delivered no batch. Give it some data."
             raise FactoryError(msg)
         return found
 

@@ -1,4 +1,7 @@
-"""A host: a process that has imported the user's factory, and forks for each job."""
+"""A host: a process that has imported the user's factory, and forks for each job.
+
+A `Problem` is an error in the user's code, as it travels from a job to whoever asked for it.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,49 @@ import os
 import pickle
 import random
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import torch
 
+from dataporter.errors import DataPorterError, FactoryError, add_note
 from dataporter.tools.sandbox.conditions import Conditions, establish
 from dataporter.tools.sandbox.factories import Factory, check_factory, import_by_name
-from dataporter.tools.sandbox.problem import Problem
 from dataporter.tools.sandbox.processes import serve
 
 Facts = TypeVar("Facts")
 Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Problem(NamedTuple):
+    """A description of an error that was raised in another process."""
+
+    message: str
+    traceback: str = ""
+    is_complete: bool = False  # whether the message says by itself what failed
+    mismatched: tuple[str, ...] = ()  # fields of a state that do not fit the loader
+
+    @classmethod
+    def of(cls, error: BaseException) -> Problem:
+        """Describe an error."""
+        is_ours = isinstance(error, DataPorterError)
+        return cls(
+            message=str(error) if is_ours else f"{type(error).__name__}: {error}",
+            traceback="".join(traceback.format_exception(error)),
+            is_complete=isinstance(error, FactoryError),
+            mismatched=tuple(each.field for each in getattr(error, "mismatches", ())),
+        )
+
+    def fail(self, what: str) -> NoReturn:
+        """Raise an error that says what failed, with the user's traceback as a note."""
+        error = FactoryError(self.message if self.is_complete else f"{what}: {self.message}")
+        add_note(error, self.traceback)
+        raise error
 
 
 class Job(Protocol[Facts, Result_co]):
@@ -31,19 +61,19 @@ class Job(Protocol[Facts, Result_co]):
         """Make the loader, and describe it."""
 
     def use(self, loader: Any, facts: Facts) -> Result_co:
-        """Do something with the loader; errors of the user's code become part of the result."""
+        """Do something with the loader. If the user's code fails, a `Problem` is the result."""
 
 
 def do_job(channel: Connection, factory: Factory, job: Job[Any, Any]) -> None:
-    """Send a description of the loader, then the result."""
+    """Send a description of the loader, then the result; a `Problem` in place of what failed."""
     try:
         check_factory(factory)
         loader, facts = job.make(factory)
-    except BaseException as error:  # noqa: BLE001  a factory can raise anything
-        channel.send(Problem.of(error))
-        return
-    channel.send(facts)
-    channel.send(job.use(loader, facts))
+        channel.send(facts)
+        result = job.use(loader, facts)
+    except BaseException as error:  # noqa: BLE001  a factory or a dataset can raise anything
+        result = Problem.of(error)
+    channel.send(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from dataporter.errors import FactoryError
 from dataporter.tools.sandbox.conditions import USUAL, Conditions
 from dataporter.tools.sandbox.factories import Factory, check_name, pickled
-from dataporter.tools.sandbox.host import Job, NewHost, be_host, do_job
-from dataporter.tools.sandbox.problem import Problem
+from dataporter.tools.sandbox.host import Job, NewHost, Problem, be_host, do_job
 from dataporter.tools.sandbox.processes import (
     Process,
     ProcessEndedError,
@@ -94,6 +93,16 @@ class Sandbox:
             return self._result(process)
         finally:
             process.kill()
+
+    def result(self, job: Job[Any, Result], failed: str, time_up: str) -> Result:
+        """Do a job, and return its result; raise `FactoryError` if it fails or takes too long."""
+        try:
+            _, found = self.run(job)
+        except TimeUpError:
+            raise FactoryError(time_up) from None
+        if isinstance(found, Problem):
+            found.fail(failed)
+        return found
 
     def _result(self, process: Process) -> tuple[Any, Any]:
         try:

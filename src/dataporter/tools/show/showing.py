@@ -19,7 +19,7 @@ from dataporter.law.rest import Excluded, Rest, excluded_in, rest_of
 from dataporter.law.state import Identity, Progress, parse_state
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.delivered import Delivered
-from dataporter.tools.sandbox import Problem, Sandbox, TimeUpError
+from dataporter.tools.sandbox import Sandbox
 from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.sandbox.loaders import make_loader as made_by
 from dataporter.tools.show.parts import Images, Part, images_in, parts_in
@@ -110,14 +110,8 @@ def show(
     """
     check_number("seconds", seconds, above=0)
     with closing(Sandbox(make_loader, _Job, seconds=seconds, shows_output=shows_output)) as sandbox:
-        try:
-            _, found = sandbox.run(_Job(wanted))
-        except TimeUpError:
-            msg = f"the batch was not fetched within {seconds:g} seconds. Allow more (--seconds)."
-            raise FactoryError(msg) from None
-    if isinstance(found, Problem):
-        found.fail("no batch can be shown")
-    return found
+        time_up = f"the batch was not fetched within {seconds:g} seconds. Allow more (--seconds)."
+        return sandbox.result(_Job(wanted), "no batch can be shown", time_up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +133,11 @@ class _Job:
         note = "The loader has no seed=, so a run has another order. Name its --state."
         return loader, note if is_unknown else None
 
-    def use(self, loader: Any, note: str | None) -> Shown | Problem:
+    def use(self, loader: Any, note: str | None) -> Shown:
         """Find the batch and fetch it."""
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", DataPorterWarning)
-                found = _shown(loader, self.wanted)
-        except BaseException as error:  # noqa: BLE001  a dataset can raise anything
-            return Problem.of(error)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DataPorterWarning)
+            found = _shown(loader, self.wanted)
         ours = [each for each in caught if issubclass(each.category, DataPorterWarning)]
         found.notes.extend(str(each.message) for each in ours)
         found.notes.extend([note] if note else [])

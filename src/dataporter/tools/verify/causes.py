@@ -21,7 +21,6 @@ from dataporter.tools.sandbox import (
     TimeUpError,
 )
 from dataporter.tools.sandbox.conditions import why_clock_must_run
-from dataporter.tools.verify.comparison import runs_differ
 from dataporter.tools.verify.experiments import (
     CAUSES,
     CHANGES,
@@ -39,6 +38,7 @@ from dataporter.tools.verify.facts import LoaderFacts
 from dataporter.tools.verify.object_changes import Change
 from dataporter.tools.verify.report import Cause
 from dataporter.tools.verify.runs import Run, RunResult, run_in
+from dataporter.tools.verify.trial import runs_differ
 
 _SUSPECTS = 8  # changed objects that are put back, one at a time
 

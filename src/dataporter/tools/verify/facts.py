@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dataporter.layout import counted
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable, is_stateful
 from dataporter.tools.sandbox.factories import Factory
-from dataporter.tools.sandbox.loaders import make_loader
-from dataporter.tools.sandbox.rebuilding import rebuilt_as_ours
+from dataporter.tools.sandbox.loaders import described, make_loader, rebuilt_as_ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,9 @@ class LoaderFacts:
         size = "single samples" if self.batch_size is None else f"batches of {self.batch_size}"
         if self.has_sampler:
             size = "a sampler of its own"
-        parts = [
-            f"{self.loader} over {self.dataset}",
-            "" if self.samples is None else f"{self.samples:,} samples",
-            f"{size}, shuffled" if self.shuffle else size,
-            f"{self.num_workers} worker{'' if self.num_workers == 1 else 's'}",
-        ]
-        return ", ".join(part for part in parts if part)
+        batches = f"{size}, shuffled" if self.shuffle else size
+        workers = counted(self.num_workers, "worker")
+        return described(self.loader, self.dataset, self.samples, batches, workers)
 
     @property
     def knows_indices(self) -> bool:

@@ -1,4 +1,7 @@
-"""One run of the user's loader, in a process of the sandbox: its batches and its states."""
+"""One run of the user's loader, in a process of the sandbox: its batches and its states.
+
+The `Reference` is the uninterrupted run, which all others are compared with.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dataporter.errors import FactoryError
 from dataporter.fetch.worker_info import WorkerInfo, announced
 from dataporter.law import Plan, Tail
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler
-from dataporter.tools.sandbox import USUAL, Conditions, Problem, Sandbox
+from dataporter.tools.sandbox import (
+    USUAL,
+    Conditions,
+    Problem,
+    ProcessEndedError,
+    Sandbox,
+    TimeUpError,
+)
 from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.verify.batch_contents import Contents, contents_of
 from dataporter.tools.verify.facts import LoaderFacts, make_verifiable
@@ -253,3 +264,57 @@ def run_in(
     """Run the user's loader once, in a new process of a sandbox."""
     facts, result = sandbox.run(run, conditions)
     return facts, RunResult(problem=result) if isinstance(result, Problem) else result
+
+
+_SHARE_OF_REFERENCE = 0.3  # of the seconds of a verification, at most
+_PASSES = 2  # of the uninterrupted run, at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Batches as they come without an interruption."""
+
+    facts: LoaderFacts
+    batches: list[Delivered]
+    states: list[bytes]  # before each batch, and after the last
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epoch of each batch."""
+        return [batch.epoch for batch in self.batches]
+
+    def __str__(self) -> str:
+        first, last = self.epochs[0], self.epochs[-1]
+        per_pass = "" if self.facts.batches is None else f" of {self.facts.batches:,} a pass"
+        which = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+        count = len(self.batches)
+        return f"Compared with an uninterrupted run: {count} batches{per_pass}, {which}"
+
+
+def run_uninterrupted(sandbox: Sandbox, batches: int, seconds: float) -> Reference:
+    """Run the loader without an interruption; raise if there is nothing to compare with."""
+    try:
+        run = Run(batches=batches, seconds=seconds * _SHARE_OF_REFERENCE, passes=_PASSES)
+        facts, result = run_in(sandbox, run)
+    except TimeUpError:
+        msg = (
+            f"the loader has delivered too little after {seconds:g} seconds. Find out what it "
+            "waits for, or give it more time."
+        )
+        raise FactoryError(msg) from None
+    except ProcessEndedError:
+        msg = "a process of the verification ended by itself, or was killed. Verify again."
+        raise FactoryError(msg) from None
+    if result.problem is not None:
+        result.problem.fail("the loader failed")
+    if not result.delivered:
+        msg = f"the loader over {facts.dataset} delivered no batch. Give it some data."
+        raise FactoryError(msg)
+    if len(result.delivered) == 1:
+        msg = (
+            f"the loader over {facts.dataset} delivered a single batch"
+            f"{' before its time was up' if result.out_of_time else ''}, so there is no resume to "
+            "compare. Give it more data, smaller batches or more seconds."
+        )
+        raise FactoryError(msg)
+    return Reference(facts=facts, batches=result.delivered, states=result.states)
