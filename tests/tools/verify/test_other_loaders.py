@@ -16,8 +16,7 @@ from dataporter import FactoryError, NotExactError
 from dataporter.tools.sandbox import Sandbox
 from dataporter.tools.sandbox.loaders import make_loader
 from dataporter.tools.verify import Check, Present, Report, assert_resumes_exactly
-from dataporter.tools.verify.losses import describe, find_losses
-from dataporter.tools.verify.restart import Restart
+from dataporter.tools.verify.other_loaders import Restart, describe, find_losses
 
 TEN = "Started again after 5 batches of 10, it begins the epoch anew: 20 samples of 40"
 

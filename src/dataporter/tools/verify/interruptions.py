@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dataporter.layout import counted
 from dataporter.tools.verify.facts import LoaderFacts
 from dataporter.tools.verify.report import Check
 
@@ -128,11 +129,7 @@ def _skipped(name: str, reason: str) -> Check:
 
 
 def _after(batches: int) -> str:
-    return "before the first batch" if batches == 0 else f"after {_count(batches, 'batch', 'es')}"
-
-
-def _count(number: int, noun: str, ending: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else ending}"
+    return "before the first batch" if batches == 0 else f"after {counted(batches, 'batch')}"
 
 
 def _with_workers(
@@ -145,7 +142,7 @@ def _with_workers(
     for turn in range(max(len(counts), len(points.each))):
         point, count = points.each[turn % len(points.each)], counts[turn % len(counts)]
         yield Interruption(
-            name=f"{_after(point)}, with {_count(count, 'worker')}",
+            name=f"{_after(point)}, with {counted(count, 'worker')}",
             kind=_WORKERS,
             start=point,
             legs=(Leg(options={"num_workers": count}),),
@@ -166,39 +163,24 @@ def _with_killed_workers(facts: LoaderFacts, points: _Points) -> Iterator[Interr
 
 
 def _in_one_process(facts: LoaderFacts, points: _Points) -> Iterator[Interruption]:
+    def resume(point: int, what: str, *legs: Leg) -> Interruption:
+        name = f"{_after(point)}, {what}"
+        return Interruption(name=name, kind=_ONE_PROCESS, start=point, legs=legs)
+
     point = points.random()
     steps = points.steps_after(point)
-    yield Interruption(
-        name=f"{_after(point)}, and once more {_count(steps, 'batch', 'es')} later",
-        kind=_ONE_PROCESS,
-        start=point,
-        legs=(Leg(options=_INLINE, steps=steps), Leg()),
-    )
+    once_more = Leg(options=_INLINE, steps=steps), Leg()
+    yield resume(point, f"and once more {counted(steps, 'batch')} later", *once_more)
     # Many a defect shows only when a sample is fetched for the second time.
-    point = points.random()
-    yield Interruption(
-        name=f"{_after(point)}, and back there in the same process",
-        kind=_ONE_PROCESS,
-        start=point,
-        legs=(Leg(options=_INLINE, steps=_SOME_STEPS, twice=True),),
-    )
+    back = Leg(options=_INLINE, steps=_SOME_STEPS, twice=True)
+    yield resume(points.random(), "and back there in the same process", back)
     if not facts.has_lanes:
-        point = points.random()
-        yield Interruption(
-            name=f"{_after(point)}, all of it in the second of 2 workers",
-            kind=_ONE_PROCESS,
-            start=point,
-            legs=(Leg(options=_INLINE, worker=(1, 2, _WORKER_SEED)),),
-        )
+        second = Leg(options=_INLINE, worker=(1, 2, _WORKER_SEED))
+        yield resume(points.random(), "all of it in the second of 2 workers", second)
     # A cache of augmented samples shows only where a sample comes again, in another epoch.
     if facts.knows_indices:
-        point = points.random()
-        yield Interruption(
-            name=f"{_after(point)}, with samples that were fetched before",
-            kind=_ONE_PROCESS,
-            start=point,
-            legs=(Leg(options=_INLINE, steps=_SOME_STEPS, fetched_before=True),),
-        )
+        again = Leg(options=_INLINE, steps=_SOME_STEPS, fetched_before=True)
+        yield resume(points.random(), "with samples that were fetched before", again)
 
 
 def _with_batch_sizes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -16,7 +16,7 @@ from dataporter.tools.sandbox.conditions import why_clock_must_run
 from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.verify.causes import cause_of_problem, find_cause
 from dataporter.tools.verify.interruptions import Interruption, ResumeValues, plan_interruptions
-from dataporter.tools.verify.losses import describe, find_losses
+from dataporter.tools.verify.other_loaders import describe, find_losses
 from dataporter.tools.verify.report import TIME_UP, Cause, Check, Present, Report
 from dataporter.tools.verify.runs import Run, RunResult, run_in, run_uninterrupted
 from dataporter.tools.verify.trial import ImpossibleError, NotRunError, Samples, Trial, samples_of
@@ -28,6 +28,10 @@ _FEWEST = 2  # batches: one before an interruption, one after it
 _KILLED = "a process of the verification was killed"
 _SPARED = "the workers had ended before they could be killed"
 _NOTHING_LEFT = "no batch was left for it"
+
+
+def _ignore(*_: Any) -> None:
+    """Do nothing, in place of a callback that is not given."""
 
 
 def assert_resumes_exactly(make_loader: Factory | str, **options: Any) -> Report:
@@ -101,20 +105,28 @@ def verify(
         world_sizes=_checked("world_sizes", world_sizes, 1),
         points=points,
     )
+    on_start, on_check, on_progress = (
+        on_start or _ignore,
+        on_check or _ignore,
+        on_progress or _ignore,
+    )
     began = monotonic()
     sandbox = Sandbox(make_loader, Run, seconds=seconds, shows_output=shows_output, interpreters=2)
     with contextlib.closing(sandbox):
         verification = _Verification(sandbox, batches, seconds)
-        listeners = _Listeners(on_start, on_check, on_progress)
         if verification.is_rebuilt:
-            verification.find_losses(values.workers, listeners)
-        listeners.start(verification.report())
+            for present in verification.find_losses(values.workers):
+                if present.checks:
+                    on_check(present.checks[-1])
+                else:
+                    on_start(present)
+        on_start(verification.report())
         checks: list[Check] = []
         plan = verification.plan(values, random.Random(seed))
         for planned in plan:
-            listeners.progress(len(checks), len(plan))
+            on_progress(len(checks), len(plan))
             checks.append(check := verification.check(planned))
-            listeners.check(check)
+            on_check(check)
             if fail_fast and check.outcome == "differs":
                 break
     if not verification.has_compared:
@@ -134,34 +146,6 @@ def _checked(name: str, values: Sequence[int] | None, least: int) -> Sequence[in
     return values
 
 
-def _check_shows_something(trial: Trial) -> None:
-    """Raise if nothing of an interruption was compared, or it was none."""
-    if not trial.compared and trial.out_of_time:
-        raise NotRunError(TIME_UP)
-    if not trial.compared:
-        raise ImpossibleError(_NOTHING_LEFT)
-    if trial.spared_workers:
-        raise NotRunError(_SPARED)
-
-
-class _Listeners:
-    """Callbacks of whoever waits for the outcome, each of which may be missing."""
-
-    def __init__(
-        self,
-        start: Callable[[Report | Present], None] | None,
-        check: Callable[[Check], None] | None,
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self.start = start or _ignore
-        self.check = check or _ignore
-        self.progress = progress or _ignore
-
-
-def _ignore(*_: Any) -> None:
-    pass
-
-
 class _Verification:
     def __init__(self, sandbox: Sandbox, batches: int, seconds: float) -> None:
         self._sandbox = sandbox
@@ -175,28 +159,29 @@ class _Verification:
         self.is_rebuilt = self._reference.facts.is_rebuilt
         self.has_compared = False  # a resume, or found a difference
 
-    def find_losses(self, workers: Sequence[int] | None, listeners: _Listeners) -> None:
-        """Interrupt the loader that was rebuilt, as it is."""
+    def find_losses(self, workers: Sequence[int] | None) -> Iterator[Present]:
+        """Interrupt the loader that was rebuilt, as it is; yield what is known after each check."""
         loader = describe(self._sandbox)
         if loader is None:
             return
         self._present = Present(loader=str(loader))
-        listeners.start(self._present)
+        yield self._present
         for check in find_losses(self._sandbox, loader, self._batches, workers):
             self._present = replace(self._present, checks=(*self._present.checks, check))
-            listeners.check(check)
+            yield self._present
 
     def plan(self, values: ResumeValues, chance: random.Random) -> list[Interruption | Check]:
         """List the checks."""
-        planned = plan_interruptions(
-            self._reference.facts,
-            self._reference.epochs,
-            values,
-            chance,
-            why_not_importable=self._sandbox.why_not_importable,
-            why_clock_must_run=why_clock_must_run(),
+        found = list(
+            plan_interruptions(
+                self._reference.facts,
+                self._reference.epochs,
+                values,
+                chance,
+                why_not_importable=self._sandbox.why_not_importable,
+                why_clock_must_run=why_clock_must_run(),
+            )
         )
-        found = list(planned)
         self._checks_left = len(found)
         return found
 
@@ -209,8 +194,9 @@ class _Verification:
             check = self._try(planned)
         except ImpossibleError as error:
             check = Check(name=planned.name, outcome="skipped", words=str(error))
-        except NotRunError as error:
-            check = Check(name=planned.name, outcome="not run", words=str(error))
+        except (NotRunError, TimeUpError, ProcessEndedError) as error:
+            why = {TimeUpError: TIME_UP, ProcessEndedError: _KILLED}.get(type(error), str(error))
+            check = Check(name=planned.name, outcome="not run", words=why)
         is_resume = check.outcome == "exact" and planned.start > 0
         self.has_compared |= check.outcome == "differs" or is_resume
         return replace(check, kind=planned.kind)
@@ -223,10 +209,6 @@ class _Verification:
         trial = Trial(self._reference, planned, self._run, self._samples)
         try:
             message = trial.difference()
-        except TimeUpError:
-            raise NotRunError(TIME_UP) from None
-        except ProcessEndedError:
-            raise NotRunError(_KILLED) from None
         except (FactoryError, ImpossibleError) as error:
             if self._sandbox.seconds_left <= 0:
                 raise NotRunError(TIME_UP) from None
@@ -236,7 +218,10 @@ class _Verification:
         if message is not None:
             self._cause = self._cause or self._find_cause(planned, trial)
             return Check(name=planned.name, outcome="differs", words=message)
-        _check_shows_something(trial)
+        if not trial.compared:
+            raise NotRunError(TIME_UP) if trial.out_of_time else ImpossibleError(_NOTHING_LEFT)
+        if trial.spared_workers:
+            raise NotRunError(_SPARED)
         return Check(name=planned.name, outcome="exact", batches=trial.compared)
 
     def _find_cause(self, planned: Interruption, trial: Trial) -> Cause:
