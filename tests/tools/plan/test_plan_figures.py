@@ -118,7 +118,7 @@ def test_the_load_over_an_epoch_is_that_of_a_slow_model(rows, power, data):
 
 def test_a_power_of_two_of_nodes_reads_each_block_on_one_node():
     found = figures([64] * 4096, nodes=8, ranks=8, batch=8, workers=0, resume_at=0.5)
-    assert (found.order, found.tracks, found.step_size) == ("tracks", 512, 512)
+    assert (found.order, found.tracks, found.run.step_size) == ("tracks", 512, 512)
     assert found.steps == 512
     assert found.fresh.reads_per_block == 1
     assert found.fresh.bytes_per_node == 512_000

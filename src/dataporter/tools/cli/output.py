@@ -124,27 +124,15 @@ def check_file(path: Path) -> None:
 
 def write_whole(path: Path, contents: str | bytes) -> None:
     """Write a file under a temporary name, then rename it. Make its folder if needed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write(path, contents.encode() if isinstance(contents, str) else contents)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            file.write(contents.encode() if isinstance(contents, str) else contents)
+        temporary.replace(path)
     except OSError as error:  # a full disk, for example
         msg = f"{path} cannot be written: {error.strerror}. Name a file elsewhere."
         raise OptionError(msg) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

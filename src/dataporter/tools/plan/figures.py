@@ -87,11 +87,7 @@ class PlanFigures:
 
     root: str
     format: str
-    nodes: int
-    ranks: int  # of a node
-    batch: int
-    workers: int  # of a rank
-    step_size: int
+    run: PlannedRun
     samples: int
     blocks: int  # with rows
     block_bytes: int  # decoded; the median
@@ -102,8 +98,6 @@ class PlanFigures:
     decoded_bytes: int
     is_stored_at_most: bool  # only some columns are fetched, whose stored bytes are not known
     needs_cache: bool  # False if files are mapped where they lie
-    bandwidth: float
-    latency: float
     is_local: bool
     fresh: Fetching
     resumed: Fetching | None
@@ -118,11 +112,9 @@ class PlanFigures:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as builtins, for JSON."""
-        found = asdict(self)
-        del found["curve"]
-        for part in ("fresh", "resumed"):
-            if found[part] is not None:
-                found[part]["by_node"] = list(found[part]["by_node"])
+        names = ("nodes", "ranks", "batch", "workers", "step_size", "bandwidth", "latency")
+        found = asdict(self) | {name: getattr(self.run, name) for name in names}
+        del found["curve"], found["run"]
         return found
 
 
@@ -159,11 +151,7 @@ def figures_of(
     return PlanFigures(
         root=str(index.root),
         format=index.format,
-        nodes=run.nodes,
-        ranks=run.ranks,
-        batch=run.batch,
-        workers=run.workers,
-        step_size=run.step_size,
+        run=run,
         samples=order.length,
         blocks=int(np.count_nonzero(index.rows)),
         block_bytes=int(np.median(index.decoded[index.rows > 0])),
@@ -174,8 +162,6 @@ def figures_of(
         decoded_bytes=int(index.decoded.sum()),
         is_stored_at_most=format.options.columns is not None and "columns" in format.scan_options,
         needs_cache=needs_cache,
-        bandwidth=run.bandwidth,
-        latency=run.latency,
         is_local=index.is_local,
         fresh=fresh,
         resumed=resumed,

@@ -82,18 +82,18 @@ def draw_nodes(figures: PlanFigures, figure: Any, greys: Greys) -> None:
     runs = [("an epoch", figures.fresh, _FRESH)]
     if figures.resumed is not None:
         runs.append(("the rest after a resume", figures.resumed, _RESUMED))
-    nodes = np.arange(min(figures.nodes, _BARS))
+    nodes = np.arange(min(figures.run.nodes, _BARS))
     width = 0.8 / len(runs)
     for number, (name, fetching, colour) in enumerate(runs):
         heights = fetching.by_node[:_BARS]
         bars = axes.bar(nodes + number * width, heights, width, color=colour, label=name)
         for bar, node, height in zip(bars, nodes.tolist(), heights, strict=True):
             add_tip(bar, f"node {node}: {size(height)}")
-    share = figures.stored_bytes / figures.nodes
+    share = figures.stored_bytes / figures.run.nodes
     axes.axhline(share, color=greys.ink, linestyle="--", label="its share of all data")
     title = "Stored bytes that each node fetches, into an empty cache"
-    if figures.nodes > _BARS:
-        title += f" (the first {_BARS} of {figures.nodes:,})"
+    if figures.run.nodes > _BARS:
+        title += f" (the first {_BARS} of {figures.run.nodes:,})"
     _entitle(figure, axes, title)
     room = 1.7 if is_narrow(figure) else 1.3  # above the bars, for the legend
     axes.set(xlabel="node", ylim=(0, room * max(share, figures.fresh.most_bytes)))
@@ -106,11 +106,11 @@ def draw_cache(figures: PlanFigures, figure: Any, greys: Greys) -> None:
     """Draw the share of later epochs that a cache serves, by its size."""
     axes: Axes = figure.subplots()
     least, everything = figures.in_use.bytes_most, float(figures.decoded_bytes)
-    second = figures.fresh.reads_per_block / figures.nodes
+    second = figures.fresh.reads_per_block / figures.run.nodes
     sizes = np.linspace(min(least, everything), everything, 50)
     axes.axvspan(0, least, color=greys.line, label="too small", linewidth=0)
     axes.plot(sizes, sizes / everything, color=_USED, label="later epochs")
-    if figures.nodes > 1:
+    if figures.run.nodes > 1:
         shares = np.minimum(sizes / everything, second)
         axes.plot(sizes, shares, color=_RESUMED, label="second epoch")
     if figures.cache is not None:

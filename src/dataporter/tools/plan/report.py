@@ -68,11 +68,11 @@ def _data(figures: PlanFigures) -> str:
 
 
 def _run(figures: PlanFigures) -> str:
-    workers = counted(figures.workers, "worker")
+    run = figures.run
     return (
-        f"{counted(figures.nodes, 'node')} of {counted(figures.ranks, 'rank')} with {workers}, "
-        f"batches of {figures.batch:,}: {counted(figures.steps, 'step')} of "
-        f"{figures.step_size:,} samples in an epoch"
+        f"{counted(run.nodes, 'node')} of {counted(run.ranks, 'rank')} with "
+        f"{counted(run.workers, 'worker')}, batches of {run.batch:,}: "
+        f"{counted(figures.steps, 'step')} of {run.step_size:,} samples in an epoch"
     )
 
 
@@ -141,11 +141,11 @@ def _first_batch(figures: PlanFigures) -> str:
     at_most = "at most " if figures.is_stored_at_most else ""
     text = (
         f"{at_most}{long_duration(first.seconds)}: a node fetches {counted(first.blocks, 'block')} "
-        f"({size(first.bytes)}) at {size(figures.bandwidth)} a second"
+        f"({size(first.bytes)}) at {size(figures.run.bandwidth)} a second"
     )
     if first.round_trips:
         trips = counted(first.round_trips, "round trip")
-        text += f", after {trips} of {duration(figures.latency)}"
+        text += f", after {trips} of {duration(figures.run.latency)}"
     return f"{text}; without the start of processes and decoding"
 
 
@@ -203,7 +203,7 @@ def _about_cache(figures: PlanFigures) -> str | None:
 
 
 def _about_tracks(figures: PlanFigures) -> str | None:
-    tracks, step = figures.tracks, figures.step_size
+    tracks, step = figures.tracks, figures.run.step_size
     if tracks is None or tracks >= step:
         return None
     wanted = 8 << (step - 1).bit_length()
@@ -216,7 +216,7 @@ def _about_tracks(figures: PlanFigures) -> str | None:
 
 def _about_reads(figures: PlanFigures) -> str | None:
     reads = figures.fresh.reads_per_block
-    if figures.nodes == 1 or reads <= _MANY_READS:
+    if figures.run.nodes == 1 or reads <= _MANY_READS:
         return None
     times = f"blocks are fetched by {reads:.2f} nodes in the mean"
     if figures.order == "in order":

@@ -139,11 +139,17 @@ def search(
     that were measured several times. `on_progress` is called before each
     measurement with the number that are done, and the most that there may be.
     """
-    searching = _Search(subject, figures, measure, time_left, on_trial, on_progress)
+    searching = _Search(
+        subject, figures, measure, time_left, on_trial or _ignore, on_progress or _ignore
+    )
     searching.try_workers()
     searching.try_prefetching()
     searching.measure_again()
     return searching.outcome()
+
+
+def _ignore(*_: Any) -> None:
+    """Do nothing, in place of a callback that is not given."""
 
 
 class _Search:
@@ -153,15 +159,12 @@ class _Search:
         figures: Figures,
         measure: Measure,
         time_left: Callable[[], float],
-        on_trial: Callable[[Trial], None] | None,
-        on_progress: Callable[[int, int], None] | None,
+        on_trial: Callable[[Trial], None],
+        on_progress: Callable[[int, int], None],
     ) -> None:
-        self._subject = subject
-        self._figures = figures
-        self._measure = measure
-        self._time_left = time_left
-        self._on_trial = on_trial
-        self._on_progress = on_progress
+        self._subject, self._figures = subject, figures
+        self._measure, self._time_left = measure, time_left
+        self._on_trial, self._on_progress = on_trial, on_progress
         self._now = settings_of(subject)
         self._stopped = False
         now = Trial(settings=self._now, is_now=True).with_figures(figures)
@@ -169,8 +172,7 @@ class _Search:
         self._engines = ["processes"] if subject.has_lanes else ["processes", "threads"]
         self._measured = 0
         self._most = len(self._engines) * len(self._worker_counts()) + len(_DEEPER) + 2 * _AGAIN
-        if on_trial is not None:
-            on_trial(now)
+        on_trial(now)
 
     def try_workers(self) -> None:
         """Try more and more workers, as long as that helps."""
@@ -215,7 +217,7 @@ class _Search:
             for settings in dict.fromkeys((self._best().settings, self._now)):
                 self._try(settings, again=True)
         for trial in self._tried.values():  # their medians are what the outcome speaks of
-            if self._on_trial is not None and len(trial.rates) > 1:
+            if len(trial.rates) > 1:
                 self._on_trial(trial)
 
     def _try(self, settings: Settings, *, again: bool = False) -> Trial | None:
@@ -224,8 +226,7 @@ class _Search:
         if self._time_left() <= (0.0 if again else self._kept()):
             self._stopped = self._stopped or not again
             return None
-        if self._on_progress is not None:
-            self._on_progress(self._measured, self._most)
+        self._on_progress(self._measured, self._most)
         self._measured += 1
         trial = self._tried.get(settings, Trial(settings=settings))
         try:
@@ -233,7 +234,7 @@ class _Search:
         except RefusedError as error:
             trial = replace(trial, refused=str(error))
         self._tried[settings] = trial
-        if self._on_trial is not None and not again:
+        if not again:
             self._on_trial(trial)
         return trial
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from dataporter.layout import paragraphs, table, wrapped
+from dataporter.layout import counted, wrapped
+from dataporter.tools.report import Part, Table, Words, as_notebook
 
 SHOWN_DIFFERENCES = 2  # the others are much the same
 TIME_UP = "the time was up"  # why a check was not run
@@ -41,8 +42,8 @@ class Check:
     def text(self) -> str:
         """Return a line for the report."""
         mark = self.outcome.upper() if self.outcome == "differs" else self.outcome
-        count = f" ({self.batches} batch{'es' if self.batches != 1 else ''})"
-        text = f"{mark:<8} {self.name}{count if self.batches else ''}"
+        count = f" ({counted(self.batches, 'batch')})" if self.batches else ""
+        text = f"{mark:<8} {self.name}{count}"
         if self.words:
             text += f": {self.words}"
         return wrapped(text, "  ", " " * 11)
@@ -121,16 +122,8 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as builtins, for JSON."""
-        found = asdict(self)
-        found["checks"] = list(found["checks"])
-        if self.present is not None:
-            found["present"]["checks"] = list(found["present"]["checks"])
-        return {
-            "outcome": self.outcome,
-            "exact": self.is_exact,
-            "would_be_exact": self.would_be_exact,
-            **found,
-        }
+        found = {"outcome": self.outcome, "exact": self.is_exact}
+        return {**found, "would_be_exact": self.would_be_exact, **asdict(self)}
 
     def heading(self) -> str:
         """Describe the loader and the uninterrupted run."""
@@ -191,11 +184,11 @@ class Report:
 
         A check that is skipped is none of them.
         """
-        counted = Counter(check.kind or check.name for check in checks)
+        these = Counter(check.kind or check.name for check in checks)
         of = Counter(each.kind or each.name for each in self.checks if each.outcome != "skipped")
         return ", ".join(
             kind if count == of[kind] else f"{kind} ({count} of {of[kind]})"
-            for kind, count in counted.items()
+            for kind, count in these.items()
         )
 
     def lines(self) -> list[str]:
@@ -221,18 +214,11 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        before = []
+        parts: list[Part] = []
         if self.present is not None:
-            about = paragraphs(self.present.loader, _AS_IT_IS)
-            before = [about, _html_of(self.present.checks)]
-        return "\n".join(
-            [
-                *before,
-                paragraphs(*self._about()),
-                _html_of(self.checks),
-                paragraphs(*self._verdict()),
-            ]
-        )
+            parts = [Words([self.present.loader, _AS_IT_IS]), _table(self.present.checks)]
+        verdict = Words(list(filter(None, self._verdict())))
+        return as_notebook([*parts, Words(self._about()), _table(self.checks), verdict])
 
 
 def _found_in(*parts: Sequence[Check]) -> Finding:
@@ -242,6 +228,6 @@ def _found_in(*parts: Sequence[Check]) -> Finding:
     return "incomplete" if "not run" in outcomes else "exact"
 
 
-def _html_of(checks: Sequence[Check]) -> str:
+def _table(checks: Sequence[Check]) -> Table:
     rows = [(each.outcome, each.name, each.batches or "", each.words) for each in checks]
-    return table(rows, columns=["outcome", "check", "batches", ""])
+    return Table(("outcome", "check", "batches", ""), rows, ends_with_text=True)
