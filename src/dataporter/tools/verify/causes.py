@@ -24,6 +24,7 @@ from dataporter.tools.sandbox.conditions import why_clock_must_run
 from dataporter.tools.verify.experiments import (
     CAUSES,
     CHANGES,
+    CLOCK,
     EXPERIMENTS,
     FETCHED,
     INTERPRETERS,
@@ -111,15 +112,16 @@ class _Search:
 
     def _explain(self, variation: Variation) -> Cause:
         """Find the cause of a variation's difference."""
-        if variation is FETCHED:
-            return self._cache()
-        for experiment in EXPERIMENTS:
+        # A second that passes between two runs may seem to be a cache.
+        for experiment in (CLOCK,) if variation is FETCHED else EXPERIMENTS:
             if self._succeeds(experiment, variation):
                 name = experiment.cause
                 where = self._where(variation) if "{where}" in CAUSES[name].finding else ""
                 if (name, where) == ("entropy", "in the sampler"):
                     name = "entropy in the sampler"
                 return _cause(name, variation.evidence, experiment.evidence, where=where)
+        if variation is FETCHED:
+            return self._cache()
         if variation is TWICE and self._changed:
             change, effect = self._culprit()
             name = next(name for name, applies in CHANGES if applies(change, self._facts))

@@ -69,6 +69,12 @@ class Experiment(NamedTuple):
     applies: Callable[[LoaderFacts], bool] = lambda _: True
 
 
+CLOCK = Experiment(
+    "clock",
+    "with the clock stopped they are equal",
+    held={"clock": "stopped"},
+    must_differ_too=TIMES,
+)
 # In this order: data that changes by the second may seem to depend on anything.
 EXPERIMENTS = (
     Experiment(
@@ -77,12 +83,7 @@ EXPERIMENTS = (
         options={"randomness": True},
         applies=lambda facts: not facts.has_randomness,
     ),
-    Experiment(
-        "clock",
-        "with the clock stopped they are equal",
-        held={"clock": "stopped"},
-        must_differ_too=TIMES,
-    ),
+    CLOCK,
     Experiment("address", varied=ADDRESSES),
     Experiment(
         "address",
