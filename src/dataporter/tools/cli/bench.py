@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from dataporter.tools.cli.arguments import Factory, import_from_here
-from dataporter.tools.cli.output import make_console, print_json, print_parts, waiting
+from dataporter.tools.cli import arguments, output
 
 
 def bench(
     context: typer.Context,
-    factory: Factory,
+    factory: arguments.Factory,
     batches: Annotated[int, typer.Option(help="Batches of a turn.")] = 200,
     rounds: Annotated[int, typer.Option(help="Turns of each loader.")] = 5,
     seconds: Annotated[float, typer.Option(help="Time limit; turns get shorter to meet it.")] = 120,
@@ -26,9 +25,9 @@ def bench(
     """
     from dataporter.tools.bench import bench as compared
 
-    import_from_here()
-    console = make_console(quiet=as_json)
-    with waiting(console, "measuring"):
+    arguments.import_from_here()
+    console = output.make_console(quiet=as_json)
+    with output.waiting(console, "measuring"):
         found = compared(
             factory,
             batches=batches,
@@ -37,7 +36,7 @@ def bench(
             shows_output=bool(context.obj),
         )
     if as_json:
-        print_json(found.as_dict())
-    print_parts(console, found.parts())
+        output.print_json(found.as_dict())
+    output.print_parts(console, found.parts())
     if "dataporter" in found.failed:
         raise typer.Exit(1)

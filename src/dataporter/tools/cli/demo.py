@@ -14,13 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from dataporter.tools.cli.output import (
-    check_folder,
-    make_console,
-    print_parts,
-    say,
-    write_whole,
-)
+from dataporter.tools.cli import output
 
 if TYPE_CHECKING:
     from dataporter.tools.demo.runs import OnStep
@@ -50,20 +44,22 @@ def demo(
     from dataporter.tools.pictures import check_matplotlib
 
     check_matplotlib()
-    check_folder(out)
+    output.check_folder(out)
     seed = random.randrange(1000) if seed is None else seed
-    console = make_console()
-    say(console, f"A training that is killed in mid-epoch, resumed and compared (seed {seed}).\n")
+    console = output.make_console()
+    output.say(
+        console, f"A training that is killed in mid-epoch, resumed and compared (seed {seed}).\n"
+    )
     with tempfile.TemporaryDirectory(prefix="dataporter-") as folder, _bars(console) as on_step:
         story = run_demo(Path(folder), seed, on_step=on_step)
     verdict = judge(story)
-    write_whole(out / "demo.html", page_of(story, verdict))
-    write_whole(out / "demo.png", picture_of(story, verdict))
+    output.write_whole(out / "demo.html", page_of(story, verdict))
+    output.write_whole(out / "demo.png", picture_of(story, verdict))
     *parts, headline = parts_of(story, verdict)
     pictures = f"Pictures: {out / 'demo.html'} and {out / 'demo.png'}"
-    print_parts(console, parts)
-    say(console, f"\n{pictures}\n")
-    print_parts(console, [headline])
+    output.print_parts(console, parts)
+    output.say(console, f"\n{pictures}\n")
+    output.print_parts(console, [headline])
     if not verdict.is_exact:
         raise typer.Exit(1)
 
@@ -94,6 +90,6 @@ def _lines(console: Console) -> OnStep:
         now = time.monotonic()
         if name != last_name or now - last_time > _SECONDS_BETWEEN_LINES:
             last_name, last_time = name, now
-            say(console, f"{_RUNS[name]}: step {made} of {total}", "soft")
+            output.say(console, f"{_RUNS[name]}: step {made} of {total}", "soft")
 
     return on_step

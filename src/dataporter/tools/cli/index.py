@@ -8,25 +8,16 @@ from typing import Annotated
 import typer
 
 from dataporter.shards.extra import shards_extra
-from dataporter.tools.cli.arguments import (
-    Columns,
-    Dtype,
-    Folder,
-    Format,
-    Paths,
-    Window,
-    wanted_data,
-)
-from dataporter.tools.cli.output import make_console, print_json, print_parts
+from dataporter.tools.cli import arguments, output
 
 
 def index(
-    paths: Paths,
-    columns: Columns = None,
-    format_name: Format = None,
-    dtype: Dtype = None,
-    window: Window = None,
-    folder: Folder = None,
+    paths: arguments.Paths,
+    columns: arguments.Columns = None,
+    format_name: arguments.Format = None,
+    dtype: arguments.Dtype = None,
+    window: arguments.Window = None,
+    folder: arguments.Folder = None,
     lengths: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Count the token ids in a column, to pack it later."),
@@ -44,7 +35,7 @@ def index(
         from dataporter.shards.opening import open_dataset
         from dataporter.tools.index import figures_of, lengths_of
 
-        wanted = wanted_data(
+        wanted = arguments.wanted_data(
             *(paths, columns, format_name, dtype, window, folder),
             progress=not as_json,
             rebuild=rebuild,
@@ -56,7 +47,7 @@ def index(
             data = ShardedDataset(paths, columns=columns, format=format_name, index=folder)
             figures = replace(figures, lengths=lengths_of(data, lengths))
     if as_json:
-        print_json(figures.as_dict())
-    print_parts(make_console(quiet=as_json), figures.parts())
+        output.print_json(figures.as_dict())
+    output.print_parts(output.make_console(quiet=as_json), figures.parts())
     if figures.problem is not None:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dataporter.tools.cli.output import make_console, print_json
+from dataporter.tools.cli import output
 
 
 def inspect(
@@ -47,9 +47,9 @@ def inspect(
         found = [inspected_or_not(path, known) for path in paths]
     if as_json:
         each = [one.as_dict() for one in found]
-        print_json(each if len(paths) > 1 else each[0])
+        output.print_json(each if len(paths) > 1 else each[0])
     else:
-        make_console().print(Text("\n\n\n".join(one.text() for one in found)))
+        output.make_console().print(Text("\n\n\n".join(one.text() for one in found)))
     if not all(one.is_readable for one in found):
         raise typer.Exit(2)
     if data and not all(one.is_of_data for one in found):

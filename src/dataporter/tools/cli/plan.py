@@ -8,29 +8,12 @@ from typing import Annotated
 import typer
 
 from dataporter.shards.extra import shards_extra
-from dataporter.tools.cli.arguments import (
-    Columns,
-    Dtype,
-    Folder,
-    Format,
-    Paths,
-    Window,
-    wanted_data,
-)
-from dataporter.tools.cli.output import (
-    check_picture,
-    make_console,
-    print_json,
-    print_parts,
-    say,
-    waiting,
-    write_whole,
-)
+from dataporter.tools.cli import arguments, output
 from dataporter.tools.units import read_bytes, read_seconds
 
 
 def plan(
-    paths: Paths,
+    paths: arguments.Paths,
     batch: Annotated[int, typer.Option(help="Samples in a batch of one rank.")],
     nodes: Annotated[int, typer.Option(help="Machines, each with a cache.")] = 1,
     ranks: Annotated[int, typer.Option(help="Ranks of one node.")] = 1,
@@ -45,11 +28,11 @@ def plan(
     ] = None,
     bandwidth: Annotated[str, typer.Option(help="Bytes a second that come to a node.")] = "1GB",
     latency: Annotated[str, typer.Option(help="Round trip to the storage.")] = "30ms",
-    columns: Columns = None,
-    format_name: Format = None,
-    dtype: Dtype = None,
-    window: Window = None,
-    folder: Folder = None,
+    columns: arguments.Columns = None,
+    format_name: arguments.Format = None,
+    dtype: arguments.Dtype = None,
+    window: arguments.Window = None,
+    folder: arguments.Folder = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw the plan: a file .svg, .png or .html.")
     ] = None,
@@ -75,8 +58,8 @@ def plan(
         latency=read_seconds("--latency", latency),
     )
     if out is not None:
-        check_picture(out, (".svg", ".png", ".html"))
-    console = make_console(quiet=as_json)
+        output.check_picture(out, (".svg", ".png", ".html"))
+    console = output.make_console(quiet=as_json)
     with shards_extra():
         from dataporter.shards.opening import open_dataset
         from dataporter.shards.schemas import check_schemas
@@ -84,16 +67,18 @@ def plan(
         from dataporter.tools.plan.report import drawn, parts_of, warnings_of
 
         opened, reads = open_dataset(
-            wanted_data(paths, columns, format_name, dtype, window, folder, progress=not as_json)
+            arguments.wanted_data(
+                paths, columns, format_name, dtype, window, folder, progress=not as_json
+            )
         )
         check_schemas(opened.index, reads)
-        with waiting(console, "planning"):
+        with output.waiting(console, "planning"):
             figures = figures_of(opened.index, reads, run)
     if as_json:
-        print_json(figures.as_dict() | {"warnings": warnings_of(figures)})
-    print_parts(console, parts_of(figures))
+        output.print_json(figures.as_dict() | {"warnings": warnings_of(figures)})
+    output.print_parts(console, parts_of(figures))
     if out is not None:
-        write_whole(out, drawn(figures, out.suffix.lower()))
-        say(console, f"\nThe picture is in {out}.")
+        output.write_whole(out, drawn(figures, out.suffix.lower()))
+        output.say(console, f"\nThe picture is in {out}.")
     if figures.cache is not None and not figures.cache.is_enough:
         raise typer.Exit(1)

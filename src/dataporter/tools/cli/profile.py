@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dataporter.tools.cli.arguments import Factory, import_from_here
-from dataporter.tools.cli.output import (
-    check_file,
-    make_console,
-    print_json,
-    print_parts,
-    say,
-    waiting,
-    write_whole,
-)
+from dataporter.tools.cli import arguments, output
 
 if TYPE_CHECKING:
     from dataporter.tools.profile import Profile
@@ -25,7 +16,7 @@ if TYPE_CHECKING:
 
 def profile(
     context: typer.Context,
-    factory: Factory,
+    factory: arguments.Factory,
     step_ms: Annotated[float, typer.Option(help="Simulated step, in milliseconds.")] = 20,
     batches: Annotated[int, typer.Option(help="Batches to measure.")] = 200,
     seconds: Annotated[float, typer.Option(help="Time limit.")] = 60,
@@ -50,18 +41,18 @@ def profile(
 
     for path in (html, trace):
         if path is not None:
-            check_file(path)
+            output.check_file(path)
     if html is not None:
         check_matplotlib()
-    import_from_here()
-    console = make_console(quiet=as_json)
+    arguments.import_from_here()
+    console = output.make_console(quiet=as_json)
 
     def show(found: Profile) -> None:
-        print_parts(console, found.parts())
+        output.print_parts(console, found.parts())
         if tune:
             console.print(f"\n{TRIALS}")
 
-    with waiting(console, "measuring") as tell:
+    with output.waiting(console, "measuring") as tell:
         found = profiled(
             factory,
             batches=batches,
@@ -74,12 +65,12 @@ def profile(
             shows_output=bool(context.obj),
         )
     if as_json:
-        print_json(found.as_dict())
+        output.print_json(found.as_dict())
     if found.tuning is not None:
-        say(console, f"\n{found.tuning.words}")
+        output.say(console, f"\n{found.tuning.words}")
     if html is not None:
-        write_whole(html, found.page())
-        say(console, f"\nThe page is in {html}.")
+        output.write_whole(html, found.page())
+        output.say(console, f"\nThe page is in {html}.")
     if trace is not None:
-        write_whole(trace, trace_of(found.measured))
-        say(console, f"\nThe trace is in {trace}.")
+        output.write_whole(trace, trace_of(found.measured))
+        output.say(console, f"\nThe trace is in {trace}.")

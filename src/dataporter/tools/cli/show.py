@@ -9,21 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from dataporter.errors import OptionError
-from dataporter.tools.cli.arguments import Factory, import_from_here
-from dataporter.tools.cli.output import (
-    check_picture,
-    make_console,
-    print_json,
-    print_parts,
-    say,
-    waiting,
-    write_whole,
-)
+from dataporter.tools.cli import arguments, output
 
 
 def show(
     context: typer.Context,
-    factory: Factory,
+    factory: arguments.Factory,
     state: Annotated[
         Path | None, typer.Option(help="The checkpoint of the run: a file or a folder.")
     ] = None,
@@ -52,19 +43,19 @@ def show(
     from dataporter.tools.show.report import as_dict, drawn, parts_of
 
     if out is not None:
-        check_picture(out, (".html", ".png"))
+        output.check_picture(out, (".html", ".png"))
     saved = None if state is None else _state_in(state, place)
     wanted = Wanted(state=saved, back=back, epoch=epoch, position=position, rank=rank)
-    import_from_here()
-    console = make_console(quiet=as_json)
-    with waiting(console, "fetching the batch"):
+    arguments.import_from_here()
+    console = output.make_console(quiet=as_json)
+    with output.waiting(console, "fetching the batch"):
         found = shown(factory, wanted, seconds=seconds, shows_output=bool(context.obj))
     if as_json:
-        print_json(as_dict(found))
-    print_parts(console, parts_of(found))
+        output.print_json(as_dict(found))
+    output.print_parts(console, parts_of(found))
     if out is not None:
-        write_whole(out, drawn(found, out.suffix.lower()))
-        say(console, f"\nThe {'page' if out.suffix == '.html' else 'picture'} is in {out}.")
+        output.write_whole(out, drawn(found, out.suffix.lower()))
+        output.say(console, f"\nThe {'page' if out.suffix == '.html' else 'picture'} is in {out}.")
 
 
 def _state_in(path: Path, place: str | None) -> Mapping[str, Any]:

@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dataporter.tools.cli.arguments import Factory, import_from_here
-from dataporter.tools.cli.output import make_console, print_json, waiting
+from dataporter.tools.cli import arguments, output
 
 if TYPE_CHECKING:
     from dataporter.tools.verify import Check, Present, Report
@@ -25,7 +24,7 @@ Several = list[int]
 
 def verify(
     context: typer.Context,
-    factory: Factory,
+    factory: arguments.Factory,
     batches: Annotated[int, typer.Option(help="Batches of the uninterrupted run.")] = 32,
     seconds: Annotated[float, typer.Option(help="Time limit.")] = 120,
     seed: Annotated[int, typer.Option(help="Seed of the random interruptions.")] = 0,
@@ -55,10 +54,10 @@ def verify(
     """
     from dataporter.tools.verify import verify as verified
 
-    import_from_here()
-    console = make_console(quiet=as_json)
+    arguments.import_from_here()
+    console = output.make_console(quiet=as_json)
     progress = _Progress(console)
-    with waiting(console, "interrupting and resuming") as say:
+    with output.waiting(console, "interrupting and resuming") as say:
         report = verified(
             factory,
             batches=batches,
@@ -75,7 +74,7 @@ def verify(
             shows_output=bool(context.obj),
         )
     if as_json:
-        print_json(report.as_dict())
+        output.print_json(report.as_dict())
     for line in report.more_differences():
         console.print(Text(line, style=_STYLES["differs"]))
     console.print(Text(f"\n{report.verdict()}"))
