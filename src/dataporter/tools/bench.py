@@ -213,7 +213,10 @@ class _Job:
 def _compared(loader: DataLoader[Any], batches: int, rounds: int, deadline: float) -> Comparison:
     """Measure the bare loop and all contenders in turns."""
     torch.set_num_threads(1)  # as in a worker
-    versions, failed = _versions(), dict[str, str]()
+    versions, failed = {"torch": str(torch.__version__)}, dict[str, str]()
+    with suppress(metadata.PackageNotFoundError):
+        versions["torchdata"] = metadata.version("torchdata")
+    versions["dataporter"] = __version__
     loaders: dict[str, DataLoader[Any]] = {}
     share = (deadline - monotonic()) / (rounds * (len(versions) + 1))
     warm_up = max(1, loader.num_workers * (loader.prefetch_factor or 1))
@@ -263,14 +266,6 @@ def _all_failed(failed: dict[str, str]) -> str:
         "the bare loop over the dataset ran, but no loader did, torch's neither. Make the dataset "
         f"work with them first. {why}"
     )
-
-
-def _versions() -> dict[str, str]:
-    """Versions of the loaders that are installed."""
-    found = {"torch": str(torch.__version__)}
-    with suppress(metadata.PackageNotFoundError):
-        found["torchdata"] = metadata.version("torchdata")
-    return {**found, "dataporter": __version__}
 
 
 def _contender(name: str, loader: DataLoader[Any]) -> DataLoader[Any]:

@@ -103,7 +103,9 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(INTERRUPTED)
     except DataPorterError as error:
         if debug:
-            _show_traceback(error)
+            traceback.print_exception(error)
+            if sys.version_info < (3, 11):  # newer versions show notes by themselves
+                sys.stderr.writelines(f"{note}\n" for note in getattr(error, "__notes__", ()))
         _complain(str(error))
         sys.exit(BAD_INPUT)
     except BrokenPipeError:
@@ -111,12 +113,6 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
-
-
-def _show_traceback(error: Exception) -> None:
-    traceback.print_exception(error)
-    if sys.version_info < (3, 11):  # newer versions show notes by themselves
-        sys.stderr.writelines(f"{note}\n" for note in getattr(error, "__notes__", ()))
 
 
 def _complain(message: str) -> None:

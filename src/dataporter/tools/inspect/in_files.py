@@ -147,7 +147,8 @@ def locate(explanation: Explanation, index: Index, order: Order) -> InFiles:
             NextSample(
                 position=int(positions[number]),
                 index=int(indices[number]),
-                row=int(rows[number]) + _rows_before(index, int(blocks[number])),
+                row=int(rows[number])
+                + int(index.rows[_first_block(index, blocks[number]) : blocks[number]].sum()),
                 **_lies(index, int(blocks[number])),
             )
             for number in range(min(step, _SHOWN))
@@ -212,12 +213,8 @@ def _lies(index: Index, block: int) -> dict[str, Any]:
     }
 
 
-def _rows_before(index: Index, block: int) -> int:
-    """Count the rows of a block's file that lie before it."""
-    return int(index.rows[_first_block(index, block) : block].sum())
-
-
 def _first_block(index: Index, block: int) -> int:
+    """Return the first block of a block's file."""
     return int(np.searchsorted(index.file, index.file[block]))
 
 

@@ -140,14 +140,18 @@ def figures_of(
     reads = reads_of(order, index, run, most=most)
     resumed = None
     if run.resume_at is not None:
-        start = _odd(int(run.resume_at * order.length), order.length)
+        # An odd position: an even one might fit the steps of this run by chance, while runs with
+        # other batches or ranks stop anywhere.
+        start = min(int(run.resume_at * order.length) | 1, order.length - 1)
         resumed = _fetching(reads_of(order, index, run, start, most), index, run)
     fresh = _fetching(reads, index, run)
     kept = _kept_bytes(index, format)
     needs_cache = bool(kept.any())
-    in_use, curve = _in_use(reads, kept if needs_cache else index.decoded, order, run)
+    amounts = kept if needs_cache else index.decoded
+    in_use, curve = _in_use(reads, amounts, order, run)
     if kind == "whole shuffle":  # any block may come next, in every epoch
-        in_use = _all_in_use(index, kept if needs_cache else index.decoded)
+        blocks, bytes_ = float(np.count_nonzero(index.rows)), float(amounts.sum())
+        in_use = InUse(blocks_mean=blocks, blocks_most=blocks, bytes_mean=bytes_, bytes_most=bytes_)
     return PlanFigures(
         root=str(index.root),
         format=index.format,
@@ -175,14 +179,6 @@ def figures_of(
         shuffle=_shuffle(reads, index, run) if run.shuffle else None,
         curve=curve,
     )
-
-
-def _odd(position: int, length: int) -> int:
-    """Return an odd position near another: runs with other batches or ranks stop anywhere.
-
-    An even one might fit the steps of this run by chance.
-    """
-    return min(position | 1, length - 1)
 
 
 def _kind(order: Order) -> Kind:
@@ -242,11 +238,6 @@ def _in_use(
     names = ("blocks_mean", "blocks_most", "bytes_mean", "bytes_most")
     curve = held.max(axis=0), held.mean(axis=0)
     return InUse(**dict(zip(names, found, strict=True))), curve
-
-
-def _all_in_use(index: Index, amounts: NDArray[np.int64]) -> InUse:
-    blocks, bytes_ = float(np.count_nonzero(index.rows)), float(amounts.sum())
-    return InUse(blocks_mean=blocks, blocks_most=blocks, bytes_mean=bytes_, bytes_most=bytes_)
 
 
 def _with_room_ahead(in_use: float, all_bytes: int) -> int:

@@ -55,15 +55,11 @@ def draw_in_use(figures: PlanFigures, figure: Any, greys: Greys) -> None:
         _line(axes, figures.cache.bytes, top, f"cache: {size(figures.cache.bytes)}")
     axes.set(xlabel="step of an epoch", xlim=(0, max(len(most) - 1, 1)))
     _entitle(figure, axes, "Decoded bytes of the blocks in use on a node")
-    axes.set_ylim(0, 1.25 * _top(figures, top))
+    # A cache that is much larger stays above the picture.
+    cache = 0 if figures.cache is None else figures.cache.bytes
+    axes.set_ylim(0, 1.25 * (max(top, cache) if cache <= 4 * top else top))
     axes.yaxis.set_major_formatter(in_words(size))
     axes.legend(loc="lower right", ncols=1 if is_narrow(figure) else 3)
-
-
-def _top(figures: PlanFigures, top: float) -> float:
-    """Return the highest value to be seen: a cache that is much larger stays above the picture."""
-    cache = figures.cache.bytes if figures.cache is not None else 0
-    return max(top, cache) if cache <= 4 * top else top
 
 
 def _line(axes: Axes, value: float, top: float, label: str) -> None:

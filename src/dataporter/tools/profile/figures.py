@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dataporter.fetch.timing import STAGES, Handed, Made
+from dataporter.fetch.timing import STAGES, Made
 from dataporter.tools.profile.measuring import Measured, Slow, Step, name_of_sample
 
 _LONG_PASS = 4  # times the workers; the beginning of a shorter pass is kept
@@ -97,6 +97,8 @@ def figures_of(measured: Measured) -> Figures:
     for step in steps:
         sizes.update(step.bytes)
     size = sizes.total()
+    ready = Counter(each.ready for each in measured.handed)
+    usual = [batch.usual for batch in made if batch.usual]
     firsts = [(step.got - step.asked) / 1e9 for step in steps if step.is_first]
     size_of_batch: float | None = measured.subject.batch_size
     if made:
@@ -113,14 +115,14 @@ def figures_of(measured: Measured) -> Figures:
         bytes_by_dtype={name: count / size for name, count in sizes.most_common() if size},
         first=float(np.mean(firsts)),
         wait=_spread(waits),
-        stages=_stages(made),
+        stages={name: _spread(times) for name, times in _times_by_stage(made).items()},
         take=_spread(takes) if takes and not measured.subject.in_threads else None,
         making=float(np.mean(makings)) if makings else None,
         computing=_share(made, lambda batch: (batch.cpu or 0) + (batch.queued or 0)),
         queued=_share(made, lambda batch: batch.queued or 0),
         workers=tuple(_by_worker(made)),
-        ready=_occupancy(measured.handed),
-        sample=_usual_sample(made),
+        ready={count: ready[count] / len(measured.handed) for count in sorted(ready)},
+        sample=float(np.median(usual)) / 1e9 if usual else None,
         slowest=measured.slow,
         slow_part=_slow_part(measured, len(made)),
         growth=_growth(measured.memory) / (size_of_batch or 1),
@@ -156,10 +158,6 @@ def _times_by_stage(made: Iterable[Made]) -> dict[str, list[float]]:
     return {name: times[name] for name in STAGES if name in times}
 
 
-def _stages(made: Sequence[Made]) -> dict[str, Spread]:
-    return {name: _spread(times) for name, times in _times_by_stage(made).items()}
-
-
 def _by_worker(made: Sequence[Made]) -> Iterable[WorkerFigures]:
     if not made:
         return
@@ -185,11 +183,6 @@ def _share(made: Sequence[Made], of: Callable[[Made], int]) -> float | None:
     return min(sum(map(of, known)) / spent, 1.0) if spent else None
 
 
-def _occupancy(handed: Sequence[Handed]) -> dict[int, float]:
-    counted = Counter(each.ready for each in handed)
-    return {ready: counted[ready] / len(handed) for ready in sorted(counted)}
-
-
 def _slow_part(measured: Measured, batches: int) -> float:
     named = {index for index, _ in measured.slow}
     extra = sum(
@@ -208,8 +201,3 @@ def _growth(memory: Sequence[Sequence[int]]) -> float:
     if not late or 0 in late or late[-1] - late[0] < _MUCH_GROWTH:
         return 0.0
     return (late[-1] - late[0]) / (len(late) - 1)
-
-
-def _usual_sample(made: Sequence[Made]) -> float | None:
-    usual = [batch.usual for batch in made if batch.usual]
-    return float(np.median(usual)) / 1e9 if usual else None

@@ -61,7 +61,9 @@ def profile(
         runs = _Runs(sandbox, batches, seconds, step_ms / 1000)
         share = _SHARE_WITH_TUNING if tune else _USED
         measured = runs.measure({}, share * seconds, finds_slow=True)
-        found = _profile_of(measured)
+        figures = figures_of(measured)
+        verdict = judge(measured.subject, figures)
+        found = Profile(measured=measured, figures=figures, verdict=verdict)
         if tune and not measured.subject.is_ours:
             msg = (
                 f"{measured.subject.loader} cannot be tuned from outside. Use a "
@@ -75,19 +77,13 @@ def profile(
             return found
         tuning = search(
             measured.subject,
-            found.figures,
+            figures,
             runs.try_out,
             time_left=lambda: (sandbox.seconds_left - _LEAST_SECONDS) / seconds,
             on_trial=on_trial,
             on_progress=on_progress,
         )
         return replace(found, tuning=tuning)
-
-
-def _profile_of(measured: Measured) -> Profile:
-    figures = figures_of(measured)
-    verdict = judge(measured.subject, figures)
-    return Profile(measured=measured, figures=figures, verdict=verdict)
 
 
 class _Runs:

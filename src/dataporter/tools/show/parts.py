@@ -164,8 +164,8 @@ def _images_of(part: Any, path: str, samples: int) -> Images | None:
         return None
     if not np.isfinite(array).any():
         return None
-    shown = np.stack([_smaller(image) for image in array[:_MOST_IMAGES]])
-    scaled, scale = _brightness(shown)
+    step = -(-max(array.shape[1:3]) // _LARGEST)
+    scaled, scale = _brightness(array[:_MOST_IMAGES, ::step, ::step])
     return Images(path=path, pixels=list(scaled), scale=scale)
 
 
@@ -192,11 +192,6 @@ def _as_pixels(part: Any, samples: int) -> NDArray[Any] | None:
     elif array.shape[3] not in _CHANNELS:
         return None
     return array[..., 0] if array.shape[3] == 1 else array
-
-
-def _smaller(image: NDArray[Any]) -> NDArray[Any]:
-    step = -(-max(image.shape[:2]) // _LARGEST)
-    return image[::step, ::step]
 
 
 def _brightness(images: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
