@@ -25,6 +25,7 @@ Lines: TypeAlias = Iterator[tuple[str, Style]]
 
 _SHOWN_TEXTS = 4  # of a row, on a terminal
 _BAR = 40  # columns of a full bar
+_WIDE, _HALF = 1100, 560  # pixels of a picture on a wide screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,6 @@ class Images:
 
 
 Part: TypeAlias = Headline | Words | Rows | Table | Shares | Advice | Cards | Picture | Images
-
-_WIDE, _HALF = 1100, 560  # pixels of a picture on a wide screen
 
 
 def as_text(parts: Sequence[Part]) -> str:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dataporter.layout import counted
 from dataporter.tools import report
 from dataporter.tools.demo.runs import Story, seen_with_torch
-from dataporter.tools.demo.training import EPOCHS
+from dataporter.tools.demo.training import EPOCHS, Run, Step
 from dataporter.tools.pictures import COLOURS, Greys, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-from collections import Counter
-from collections.abc import Callable
-from statistics import median
-from typing import NamedTuple
-
-from dataporter.tools.demo.training import Run, Step
 
 NOBODY = 0
 _COLUMNS = 64
@@ -116,7 +113,7 @@ def _first(wrong: list[int]) -> str:
 
 def topology(run: Run) -> str:
     """Describe how a run is split among processes."""
-    workers = "1 worker" if run.workers == 1 else f"{run.workers} workers"
+    workers = counted(run.workers, "worker")
     return f"{run.world_size} ranks with {workers} each, batches of {run.batch_size}"
 
 

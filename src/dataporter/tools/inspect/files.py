@@ -32,6 +32,7 @@ _PICKLE = b"\x80"
 # Pickles of protocols 0 and 1 have no number: they begin with a tuple, dict, list or name.
 _OLD_PICKLE = re.compile(rb"[(}\]]|c[\w.]+\n[\w.]+\n")
 _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+METADATA = ".metadata"
 
 
 def read_file(path: Path) -> Any:
@@ -96,9 +97,6 @@ def damage(error: Exception) -> CheckpointDamagedError:
     why = re.split(r"\.\s|\n", str(error).strip())[0].rstrip(".") or "it ends too early"
     msg = f"it is damaged, cut short or no checkpoint ({type(error).__name__}: {why})."
     return CheckpointDamagedError(msg)
-
-
-METADATA = ".metadata"
 
 
 def read_folder(folder: Path) -> tuple[dict[Any, Any], list[tuple[str, str]]]:

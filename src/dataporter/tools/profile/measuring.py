@@ -39,6 +39,12 @@ from dataporter.tools.sandbox.loaders import described, make_loader, name_of
 from dataporter.utils.dataloader import timed_steps
 
 _SHARE_OF_RUN = 0.9  # of the time, if samples are fetched again after it
+_NAMED = 5  # slow samples
+_AGAIN = 3  # fetches of a suspect
+_MOST = 75  # percent of the samples
+_FAR_SLOWER = 5  # times the longest fetch of most samples
+_LONG = 1e-3  # seconds; a faster sample is not worth naming
+Slow = tuple[int | str, float]  # the index of a sample, and seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,15 +230,6 @@ def _way(loader: DataLoader[Any], *, has_collate_fn: bool) -> str:
         if callable(getattr(dataset, "__getitems__", None)):
             return "__getitems__"
     return "one by one"
-
-
-_NAMED = 5
-_AGAIN = 3  # fetches of a suspect
-_MOST = 75  # percent of the samples
-_FAR_SLOWER = 5  # times the longest fetch of most samples
-_LONG = 1e-3  # seconds; a faster sample is not worth naming
-
-Slow = tuple[int | str, float]  # the index of a sample, and seconds
 
 
 def slow_samples(dataset: Any, made: Sequence[Made], deadline: float) -> tuple[Slow, ...]:

@@ -31,6 +31,11 @@ from dataporter.tools.sandbox.factories import DataModule, Factory, is_data_modu
 
 _OWN = "dataporter.views."  # views have loaders of their own, to look at data once
 _WITHOUT_WORKERS = {"persistent_workers": False, "multiprocessing_context": None}
+_COPIED = (
+    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
+    *("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers", "in_order"),
+)
+_BY_DEFAULT = (default_collate, default_convert)
 
 
 def make_loader(
@@ -122,13 +127,6 @@ def fitting(options: dict[str, Any]) -> dict[str, Any]:
     if options["strategy"] == "distributed" and options["rank"] is None:
         options |= {"rank": 0, "world_size": 1}  # the sandbox has no process group
     return options
-
-
-_COPIED = (
-    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
-    *("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers", "in_order"),
-)
-_BY_DEFAULT = (default_collate, default_convert)
 
 
 def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:

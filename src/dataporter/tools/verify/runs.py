@@ -37,6 +37,10 @@ from dataporter.tools.verify.batch_contents import Contents, contents_of
 from dataporter.tools.verify.facts import LoaderFacts, make_verifiable
 from dataporter.tools.verify.object_changes import Change, changes, keep, look
 
+_OTHER_SEED = 2**31 + 11  # of random numbers that no run of the user's has
+_SHARE_OF_REFERENCE = 0.3  # of the seconds of a verification, at most
+_PASSES = 2  # of the uninterrupted run, at most
+
 
 class Delivered(NamedTuple):
     """One batch."""
@@ -237,9 +241,6 @@ class _Delivery:
                 return
 
 
-_OTHER_SEED = 2**31 + 11  # of random numbers that no run of the user's has
-
-
 def _dropped(_: Any) -> int:
     return 0
 
@@ -264,10 +265,6 @@ def run_in(
     """Run the user's loader once, in a new process of a sandbox."""
     facts, result = sandbox.run(run, conditions)
     return facts, RunResult(problem=result) if isinstance(result, Problem) else result
-
-
-_SHARE_OF_REFERENCE = 0.3  # of the seconds of a verification, at most
-_PASSES = 2  # of the uninterrupted run, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

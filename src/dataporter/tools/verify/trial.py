@@ -15,6 +15,8 @@ from dataporter.tools.verify.batch_contents import Contents, Difference, differe
 from dataporter.tools.verify.interruptions import Interruption, Leg
 from dataporter.tools.verify.runs import Delivered, Reference, Run, RunResult
 
+Samples: TypeAlias = Mapping[tuple[int, int], Contents]  # by epoch and position
+
 
 class NotRunError(Exception):
     """A check whose outcome stays unknown; the message says why."""
@@ -133,9 +135,6 @@ class Trial:
         if message is None:
             self.compared += len(found)
         return message
-
-
-Samples: TypeAlias = Mapping[tuple[int, int], Contents]  # by epoch and position
 
 
 def first_unequal_batch(
