@@ -11,10 +11,10 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, NamedTuple
 
 from dataporter.errors import MissingExtraError, ShardsNotFoundError
 from dataporter.law.explanation import Explains, Explanation
@@ -33,84 +33,62 @@ _SHOWN = 3  # other indexes
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
 
 
-@dataclass(frozen=True, slots=True)
-class OwnData:
-    """The index of a state's data."""
+class Data(NamedTuple):
+    """What is known of a state's data."""
 
-    index: Index
-    standing: InFiles | None
-    unknown: str | None = None  # why there is no standing
-    matches: ClassVar[bool] = True
+    rows: list[Row]
+    as_dict: dict[str, Any]
 
-    def rows(self) -> list[Row]:
-        index = self.index
-        bytes_ = size(int(index.size.sum()))
-        if (decoded := int(index.decoded.sum())) != int(index.size.sum()):
-            bytes_ += f" stored, {size(decoded)} decoded"
-        data = (
-            f"{counted(len(index.paths), 'file')} of format {index.format} in {index.root}: "
-            f"{counted(len(index), 'row')} in {counted(len(index.rows), 'block')}, {bytes_}"
-        )
-        kept = f"written {_ago(_written(index))}, fingerprint {index.fingerprint}, in {index.place}"
-        rows = [("data", data), ("index", kept)]
-        if self.standing is None:
-            return [*rows, ("in files", f"not known: {self.unknown}")]
-        return rows + self.standing.rows()
-
-    def as_dict(self) -> dict[str, Any]:
-        standing = None if self.standing is None else self.standing.as_dict()
-        return {
-            "matches": True,
-            "index": _figures(self.index),
-            "standing": standing,
-            "unknown": self.unknown,
-        }
+    @property
+    def matches(self) -> bool:
+        """True if the state is of the data that is shown."""
+        return bool(self.as_dict["matches"])
 
 
-@dataclass(frozen=True, slots=True)
-class OtherData:
-    """The indexes of data that was given, none of which is the state's."""
-
-    places: Sequence[str]
-    fingerprint: str | None  # of the state
-    indexes: Sequence[Index]
-    matches: ClassVar[bool] = False
-
-    def rows(self) -> list[Row]:
-        saved = "no fingerprint" if self.fingerprint is None else f"fingerprint {self.fingerprint}"
-        found = [f"{index.fingerprint} (index {index.place})" for index in self.indexes[:_SHOWN]]
-        if (more := len(self.indexes) - _SHOWN) > 0:
-            found.append(f"{more:,} more")
-        words = (
-            f"not that in {', '.join(self.places)}: the state has {saved}, the data there has "
-            f"{', '.join(found)}"
-        )
-        return [("data", words)]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "matches": False,
-            "places": list(self.places),
-            "state_fingerprint": self.fingerprint,
-            "indexes": [_figures(index) for index in self.indexes],
-        }
+def _own_data(index: Index, standing: InFiles | None, unknown: str | None = None) -> Data:
+    """Show the index of a state's data, and where the state stands or why nobody knows."""
+    bytes_ = size(int(index.size.sum()))
+    if (decoded := int(index.decoded.sum())) != int(index.size.sum()):
+        bytes_ += f" stored, {size(decoded)} decoded"
+    data = (
+        f"{counted(len(index.paths), 'file')} of format {index.format} in {index.root}: "
+        f"{counted(len(index), 'row')} in {counted(len(index.rows), 'block')}, {bytes_}"
+    )
+    kept = f"written {_ago(_written(index))}, fingerprint {index.fingerprint}, in {index.place}"
+    rows = [("data", data), ("index", kept)]
+    rows += [("in files", f"not known: {unknown}")] if standing is None else standing.rows()
+    found = {
+        "matches": True,
+        "index": _figures(index),
+        "standing": None if standing is None else standing.as_dict(),
+        "unknown": unknown,
+    }
+    return Data(rows, found)
 
 
-@dataclass(frozen=True, slots=True)
-class NoIndex:
-    """Data in files whose index was not found, or cannot be read here."""
+def _other_data(places: Sequence[str], fingerprint: str | None, indexes: Sequence[Index]) -> Data:
+    """Show the indexes of data that was given, none of which is the state's."""
+    saved = "no fingerprint" if fingerprint is None else f"fingerprint {fingerprint}"
+    there = [f"{index.fingerprint} (index {index.place})" for index in indexes[:_SHOWN]]
+    if (more := len(indexes) - _SHOWN) > 0:
+        there.append(f"{more:,} more")
+    words = (
+        f"not that in {', '.join(places)}: the state has {saved}, the data there has "
+        f"{', '.join(there)}"
+    )
+    found = {
+        "matches": False,
+        "places": list(places),
+        "state_fingerprint": fingerprint,
+        "indexes": [_figures(index) for index in indexes],
+    }
+    return Data([("data", words)], found)
 
-    why: str
-    matches: ClassVar[bool] = False
 
-    def rows(self) -> list[Row]:
-        return [("data", self.why)]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"matches": None, "index": None, "standing": None, "unknown": self.why}
-
-
-Data: TypeAlias = OwnData | OtherData | NoIndex
+def _no_index(why: str) -> Data:
+    """Say that the index of a state's data was not found, or cannot be read here."""
+    found = {"matches": None, "index": None, "standing": None, "unknown": why}
+    return Data([("data", why)], found)
 
 
 class KnownData:
@@ -127,26 +105,26 @@ class KnownData:
         try:
             index, part = self._find(saved)
         except MissingExtraError as error:
-            return words, NoIndex(f"its index is kept, but cannot be read: {error}")
+            return words, _no_index(f"its index is kept, but cannot be read: {error}")
         if index is None or not isinstance(words, Explanation):
             return words, self._not_found(words, saved)
         if part:
-            return words, OwnData(index, None, "the state is of a Subset of this data")
+            return words, _own_data(index, None, "the state is of a Subset of this data")
         order = order_of(words.identity, index)
         if order is None:
             unknown = f"the index alone does not tell the order {words.identity.order!r}"
-            return words, OwnData(index, None, unknown)
+            return words, _own_data(index, None, unknown)
         if words.length != len(index) or any(end > len(index) for _, end in words.progress.ahead):
             unknown = f"the state is damaged, since it does not fit {counted(len(index), 'row')}"
-            return words, OwnData(index, None, unknown)
+            return words, _own_data(index, None, unknown)
         words = replace(words, order=order)
-        return words, OwnData(index, locate(words, index, order))
+        return words, _own_data(index, locate(words, index, order))
 
     def _not_found(self, words: Explains, saved: str | None) -> Data | None:
         if self._places:
-            return OtherData(self._places, saved, self._given)
+            return _other_data(self._places, saved, self._given)
         if isinstance(words, Explanation) and words.identity.order.startswith("tracks-"):
-            return NoIndex("its index was not found: name the data, or the index, by --data")
+            return _no_index("its index was not found: name the data, or the index, by --data")
         return None  # it need not be data in files
 
     def _find(self, saved: str | None) -> tuple[Index | None, str | None]:

@@ -49,7 +49,7 @@ class Inspected:
         states = [
             {"places": list(saved.places)}
             | ({"error": str(words)} if isinstance(words, StateError) else words.as_dict())
-            | {"data": None if data is None else data.as_dict()}
+            | {"data": None if data is None else data.as_dict}
             for saved, words, data in self.states
         ]
         unread = [{"place": left.place, "why": left.why} for left in self.unread]
@@ -65,7 +65,7 @@ class Inspected:
             rows = (
                 [("cannot be read", str(words))] if isinstance(words, StateError) else words.rows()
             )
-            rows += [] if data is None else data.rows()
+            rows += [] if data is None else data.rows
             text = laid_out(rows, "  ", breaks_words=data is None)  # paths are to be copied
             blocks.append("\n".join([*_first(places), text]))
         if self.unread:

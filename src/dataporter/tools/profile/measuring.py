@@ -146,24 +146,20 @@ class Measurement:
 
     def _pass(self, loader: DataLoader[Any], found: Measured, deadline: float) -> bool:
         """Measure one pass, and tell whether it is the last."""
-        left = self.batches - len(found.steps)
-        is_first = True
         memory: list[int] = []
         found.memory.append(memory)
-        previous: tuple[int, int, dict[str, int]] | None = None
-        for current in timed_steps(loader, left, self.step_seconds, _bytes_by_dtype):
-            if previous is not None:
-                asked, got, size = previous
-                found.steps.append(Step(asked, got, current[0], is_first, size))
-                is_first = False
-            previous = current
+        taken = []
+        left = self.batches - len(found.steps)
+        for each in timed_steps(loader, left, self.step_seconds, _bytes_by_dtype):
+            taken.append(each)
             memory.append(_own_memory())
             if monotonic() > deadline:
                 break
-        if previous is not None:  # its step was cut off, or no batch is asked for after it
-            asked, got, size = previous
-            done = got + int(self.step_seconds * 1e9)
-            found.steps.append(Step(asked, got, done, is_first, size))
+        for number, (asked, got, size) in enumerate(taken):
+            done = got + int(self.step_seconds * 1e9)  # of the last step, which was cut off
+            if number + 1 < len(taken):
+                done = taken[number + 1][0]
+            found.steps.append(Step(asked, got, done, number == 0, size))
         return len(found.steps) >= self.batches or monotonic() > deadline
 
 
