@@ -7,15 +7,18 @@ resumed    3 ranks with other workers and batches continue from the last checkpo
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +27,20 @@ import torch
 from torch.utils.data import DataLoader
 
 from dataporter.errors import DataPorterError
-from dataporter.tools.child_processes import kill, started
-from dataporter.tools.demo.training import STEP_SAMPLES, STEPS_PER_CHECKPOINT, Run, Step, read_steps
+from dataporter.tools.demo.training import (
+    PARENT,
+    STEP_SAMPLES,
+    STEPS_PER_CHECKPOINT,
+    Run,
+    Step,
+    read_steps,
+)
+from dataporter.tools.sandbox.processes import check_fork
 
+if hasattr(os, "fork"):  # else no child is ever started
+    import psutil
+
+_MOMENT = 3.0  # seconds in which a child may clean up
 _DEADLINE = 120.0  # seconds for each run, on a slow machine too
 _SAMPLES = 1536
 _MORE_STEPS = 4
@@ -154,6 +168,71 @@ def _steps_of(run: Run, name: str, on_step: OnStep, kill_at: int | None = None) 
                 raise DataPorterError(_failure(name, made, ranks, folder))
             time.sleep(0.05)
     return tuple(read_steps(folder, run.world_size))
+
+
+@contextlib.contextmanager
+def started(
+    commands: Sequence[Sequence[str]], folder: Path, **environment: str
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run modules of this package as children; at the end none is left.
+
+    Child *i* writes its errors to `i.err` in the folder, and its temporary files there too. It
+    leads a session of its own, so that a terminal's Ctrl-C reaches the command only, which then
+    ends its children. If the command is killed, the system kills the children.
+    """
+    check_fork("This command")
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    own = {"PYTHONPATH": path, "TMPDIR": str(folder), PARENT: str(os.getpid())}
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(commands):
+            with (folder / f"{number}.err").open("wb") as errors:
+                child = subprocess.Popen(  # noqa: S603  this interpreter, with our own modules
+                    [sys.executable, "-m", *command],
+                    env={**os.environ, **own, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors.fileno(),
+                    start_new_session=True,
+                )
+            children.append(child)
+        yield children
+    finally:
+        for child in children:
+            _end(child)
+
+
+def session(leader: int) -> list[psutil.Process]:
+    """List the processes of a session, which include those whose parent has ended."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == leader:
+                found.append(process)
+    return found
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a child with its session, whose processes have a moment to clean up."""
+    members = session(child.pid)
+    for process in members:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+            process.resume()  # it may be stopped
+    psutil.wait_procs(members, timeout=_MOMENT)
+    for process in session(child.pid):  # also those that were started meanwhile
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    child.wait()
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """End a child by SIGKILL, with all processes of its session, and collect it."""
+    # The number of a child that was collected may belong to another process by now.
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def _failure(name: str, made: int, ranks: list[subprocess.Popen[bytes]], folder: Path) -> str:

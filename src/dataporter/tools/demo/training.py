@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import sys
 import time
@@ -27,11 +28,12 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.tools.child_processes import die_with_command
+from dataporter.system.processes import die_with
 
 EPOCHS = 3
 STEP_SAMPLES = 48  # of all ranks together: 2 ranks of 24, or 3 of 16, make the same steps
 STEPS_PER_CHECKPOINT = 6
+PARENT = "DATAPORTER_PARENT"  # a variable with the process id of the command
 
 SIDE = 16  # pixels
 _ONE = 2.0**40  # the integer that stands for 1
@@ -227,7 +229,7 @@ def learn(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float
 
 def main(rank: int, run: Run) -> None:
     """Join the other ranks, and train."""
-    die_with_command()
+    die_with(int(os.environ[PARENT]))  # the command
     torch.set_num_threads(1)
     store = (Path(run.folder) / "store").absolute().as_uri()
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=run.world_size)

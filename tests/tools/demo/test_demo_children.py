@@ -7,8 +7,8 @@ import sys
 import pytest
 from watching import is_running, until
 
-from dataporter.tools import child_processes
-from dataporter.tools.child_processes import session, started
+from dataporter.tools.demo import runs
+from dataporter.tools.demo.runs import session, started
 
 # Leaves a process behind that does not listen to SIGTERM.
 CHILD = """
@@ -29,7 +29,7 @@ def test_a_process_whose_parent_has_ended_belongs_to_the_session_and_ends_with_i
 ):
     (tmp_path / "leaving.py").write_text(CHILD)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(child_processes, "_MOMENT", 0.2)
+    monkeypatch.setattr(runs, "_MOMENT", 0.2)
     ready, pid = tmp_path / "ready", tmp_path / "pid"
     with started([["leaving", str(ready), str(pid)]], tmp_path) as (child,):
         assert child.wait() == 0
