@@ -51,8 +51,8 @@ def test_text_has_all_but_what_is_for_pages():
     assert f"{chr(0x2588) * 30}" in text
 
 
-def test_bad_rows_stand_out():
-    table = report.Table(("", "result"), [("ids", "same"), ("loss", "differs")], bad=frozenset({1}))
+def test_rows_stand_out_by_their_style():
+    table = report.Table(("", "result"), [("ids", "same"), ("loss", "differs")], styles={1: "bad"})
     assert [style for _, style in as_lines(table)] == ["", "", "bad"]
 
 

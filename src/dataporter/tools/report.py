@@ -62,7 +62,7 @@ class Table:
     rows: Sequence[Sequence[object]]
     title: str = ""
     ends_with_text: bool = False  # the last column holds words, the others numbers
-    bad: frozenset[int] = frozenset()  # rows that stand out
+    styles: Mapping[int, Style] = field(default_factory=dict)  # of rows that stand out
     most: int | None = None  # rows on a terminal
 
 
@@ -172,7 +172,7 @@ def _lines_of_table(part: Table) -> Lines:
         added = [cell.ljust(width) if is_text else cell.rjust(width) for cell in cells]
         lines = [f"{line}  {cell}" for line, cell in zip(lines, added, strict=True)]
     for number, line in enumerate(lines, -1):
-        yield line.rstrip(), "bad" if number in part.bad else ""
+        yield line.rstrip(), part.styles.get(number, "")
     if part.most is not None and (more := len(part.rows) - part.most) > 0:
         yield f"  and {more:,} more", ""
 

@@ -145,12 +145,14 @@ def parts_of(story: Story, verdict: Verdict) -> list[report.Part]:
         f"3. resumed: {topology(story.after)}, from the checkpoint of step {story.resumed_from}",
     ]
     rows = [(finding.what, finding.result) for finding in verdict.findings]
-    bad = frozenset(n for n, finding in enumerate(verdict.findings) if not finding.is_good)
+    styles: dict[int, report.Style] = {
+        number: "bad" for number, finding in enumerate(verdict.findings) if not finding.is_good
+    }
     columns = ("compared with the uninterrupted run", "")
     return [
         report.Words(runs),
         *_pictures(story),
-        report.Table(columns, rows, "Compared", ends_with_text=True, bad=bad),
+        report.Table(columns, rows, "Compared", ends_with_text=True, styles=styles),
         report.Words([beside_torch(story), HOW, waits(story)], "soft"),
         report.Headline(verdict.words, "good" if verdict.is_exact else "bad"),
     ]

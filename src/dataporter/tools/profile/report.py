@@ -197,7 +197,12 @@ class Profile:
             for each in self.tuning.trials
         ]
         columns = ("settings", "batches/s", "waiting")
-        table = report.Table(columns, rows, "Tuning", ends_with_text=True)
+        styles: dict[int, report.Style] = {
+            number: "good"
+            for number, each in enumerate(self.tuning.trials)
+            if each.settings == self.tuning.best.settings
+        }
+        table = report.Table(columns, rows, "Tuning", ends_with_text=True, styles=styles)
         return [table, report.Words([self.tuning.words])]
 
 
