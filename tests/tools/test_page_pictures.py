@@ -1,4 +1,4 @@
-"""Pages and their pictures: self-contained, escaped, readable on light and dark paper."""
+"""Pictures of pages and files: self-contained, escaped, readable on light and dark paper."""
 
 import io
 import re
