@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,8 @@ _TINY = 256 << 10  # decoded bytes of a block that costs more to find than to re
 _MANY = 1_000  # tiny blocks that are worth a warning
 
 
-class Spread(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Spread:
     """The smallest, the middle and the largest of some numbers."""
 
     least: int
@@ -35,7 +36,8 @@ class Spread(NamedTuple):
     most: int
 
 
-class Lengths(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lengths:
     """The token ids in a column."""
 
     column: str
@@ -65,15 +67,7 @@ class IndexFigures:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as builtins, for JSON."""
-        spreads = {
-            name: None if (spread := getattr(self, name)) is None else spread._asdict()
-            for name in ("rows_per_block", "bytes_per_block")
-        }
-        lengths = None
-        if self.lengths is not None:
-            each = self.lengths.each
-            lengths = self.lengths._asdict() | {"each": None if each is None else each._asdict()}
-        return asdict(self) | spreads | {"warnings": list(self.warnings), "lengths": lengths}
+        return asdict(self)
 
     def parts(self) -> list[Part]:
         """Return what the command shows."""

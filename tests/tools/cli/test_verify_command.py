@@ -15,7 +15,7 @@ from watching import until
 
 from dataporter.tools import cli
 from dataporter.tools.cli.main import run
-from dataporter.tools.cli.verify import _Progress
+from dataporter.tools.cli.verify import _CheckPrinter
 from dataporter.tools.sandbox import Sandbox, sandbox
 from dataporter.tools.sandbox.processes import fresh_interpreters
 from dataporter.tools.sandbox.sandbox import HASH_SEEDS
@@ -191,13 +191,13 @@ def test_of_many_differences_the_first_two_are_shown(shop, capsys):
 def test_a_part_of_the_checks_ends_with_a_status_of_its_own(shop, capsys, monkeypatch):
     ahead = [0.0]
     monkeypatch.setattr(sandbox, "monotonic", lambda: time.monotonic() + ahead[0])
-    note = _Progress.note
+    note = _CheckPrinter.note
 
     def note_and_hurry(self, check):
         note(self, check)
         ahead[0] = 1e6 * check.name.startswith("after")
 
-    monkeypatch.setattr(_Progress, "note", note_and_hurry)
+    monkeypatch.setattr(_CheckPrinter, "note", note_and_hurry)
     status, out, err = verified(capsys, "shop.data:make_loader", *QUICK, "--json")
     assert (status, err) == (3, "")
     assert json.loads(out)["outcome"] == "incomplete"

@@ -38,14 +38,14 @@ def show(
     The loader is made in a separate process, with the batch size and the ranks of the state, and
     fetches one batch. Exit status: 0, or 2 if the factory, the state or the batch cannot be used.
     """
-    from dataporter.tools.show import Wanted
+    from dataporter.tools.show import BatchToShow
     from dataporter.tools.show import show as shown
     from dataporter.tools.show.report import as_dict, drawn, parts_of
 
     if out is not None:
         output.check_picture(out, (".html", ".png"))
     saved = None if state is None else _state_in(state, place)
-    wanted = Wanted(state=saved, back=back, epoch=epoch, position=position, rank=rank)
+    wanted = BatchToShow(state=saved, back=back, epoch=epoch, position=position, rank=rank)
     arguments.import_from_here()
     console = output.make_console(quiet=as_json)
     with output.waiting(console, "fetching the batch"):

@@ -56,7 +56,7 @@ def verify(
 
     arguments.import_from_here()
     console = output.make_console(quiet=as_json)
-    progress = _Progress(console)
+    printer = _CheckPrinter(console)
     with output.waiting(console, "interrupting and resuming") as say:
         report = verified(
             factory,
@@ -68,8 +68,8 @@ def verify(
             batch_sizes=batch_size or None,
             world_sizes=world_size or None,
             fail_fast=fail_fast,
-            on_start=progress.begin,
-            on_check=progress.note,
+            on_start=printer.begin,
+            on_check=printer.note,
             on_progress=lambda done, of: say(f"{done} of {of} checks"),
             shows_output=bool(context.obj),
         )
@@ -82,7 +82,7 @@ def verify(
         raise typer.Exit(_STATUS[report.outcome])
 
 
-class _Progress:
+class _CheckPrinter:
     """Prints each check as soon as it is done, but not all differences of our loader."""
 
     def __init__(self, console: Console) -> None:

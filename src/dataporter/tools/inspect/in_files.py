@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dataporter.law import Order, SequentialOrder, ShuffledOrder, Uses
 from dataporter.law.explanation import Explanation
@@ -26,27 +25,22 @@ _LONGEST_STEP = 1 << 20  # samples; a damaged state may have any batch size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextSample:
-    """A sample that comes next, and where it lies. Rows and blocks of a file count from 0."""
-
-    position: int
-    index: int  # in the dataset
-    file: str
-    row: int  # of the file
-    block: int  # of the file
-    offset: int  # of the block in its file
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NextBlock:
     """A block that is opened next, and the position that opens it."""
 
     position: int
     file: str
-    block: int  # of the file
-    offset: int
+    block: int  # of the file, from 0
+    offset: int  # in its file
     size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextSample(NextBlock):
+    """A sample that comes next, and the block in which it lies."""
+
+    index: int  # in the dataset
+    row: int  # of the file, from 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +169,9 @@ def _uses(order: Order, epoch: int, index: Index) -> Uses:
 def _counts(uses: Uses, position: int, index: Index) -> BlockCounts:
     """Count blocks. One that lies across the border of two tracks is read in two stretches."""
     before, after = uses.last < position, uses.first > position
+    every = np.arange(len(index.rows))
     ended, used, later = (
-        _marked(uses.blocks[stretches], len(index.rows))
-        for stretches in (before, ~before & ~after, after)
+        np.isin(every, uses.blocks[stretches]) for stretches in (before, ~before & ~after, after)
     )
     return BlockCounts(
         in_use=int(used.sum()),
@@ -187,12 +181,6 @@ def _counts(uses: Uses, position: int, index: Index) -> BlockCounts:
         interrupted=int((ended & later & ~used).sum()),
         all=int(np.count_nonzero(index.rows)),
     )
-
-
-def _marked(blocks: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-    marked = np.zeros(count, dtype=bool)
-    marked[blocks] = True
-    return marked
 
 
 def _opened_next(uses: Uses, position: int) -> list[tuple[int, int]]:
@@ -218,5 +206,5 @@ def _first_block(index: Index, block: int) -> int:
     return int(np.searchsorted(index.file, index.file[block]))
 
 
-def _range(lies: NextSample | NextBlock) -> str:
+def _range(lies: NextBlock) -> str:
     return f"bytes {lies.offset:,} to {lies.offset + max(lies.size - 1, 0):,}"

@@ -1,5 +1,5 @@
 """One batch of a run, fetched again from a checkpoint's state: what training saw, and of whom."""
 
-from dataporter.tools.show.showing import Shown, Wanted, show
+from dataporter.tools.show.showing import BatchToShow, Shown, show
 
-__all__ = ["Shown", "Wanted", "show"]
+__all__ = ["BatchToShow", "Shown", "show"]

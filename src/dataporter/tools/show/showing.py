@@ -33,7 +33,7 @@ _NO_POSITIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class BatchToShow:
     """The batch to show: so many before the last one of a state, or at a position."""
 
     state: Mapping[str, Any] | None = None
@@ -98,7 +98,7 @@ class Shown:
 
 def show(
     make_loader: Factory | str,
-    wanted: Wanted,
+    wanted: BatchToShow,
     *,
     seconds: float = 120,
     shows_output: bool = False,
@@ -118,7 +118,7 @@ def show(
 class _Job:
     """A job for the sandbox: make the loader of the run, and fetch a batch."""
 
-    wanted: Wanted
+    wanted: BatchToShow
 
     def make(self, factory: Factory) -> tuple[Any, str | None]:
         """Make the loader as the run had it; a note, if it has no seed."""
@@ -144,7 +144,7 @@ class _Job:
         return found
 
 
-def _shown(loader: ResumableDataLoader[Any], wanted: Wanted) -> Shown:
+def _shown(loader: ResumableDataLoader[Any], wanted: BatchToShow) -> Shown:
     if wanted.state is not None:
         loader.load_state_dict(wanted.state)
     plan = loader.plan
@@ -173,7 +173,7 @@ def _shown(loader: ResumableDataLoader[Any], wanted: Wanted) -> Shown:
 
 
 def _place(
-    loader: ResumableDataLoader[Any], plan: Plan, wanted: Wanted
+    loader: ResumableDataLoader[Any], plan: Plan, wanted: BatchToShow
 ) -> tuple[int, int, list[str]]:
     """Return the epoch and the position of the batch, and what to say about them."""
     if wanted.state is None or wanted.position is not None or wanted.epoch is not None:
