@@ -34,9 +34,9 @@ class Shown:
         )
     )
 )
-def test_a_table_shows_as_many_columns_as_fit(table):
+def test_a_table_that_drops_columns_fits(table):
     columns, rows = table
-    lines = [line for line, _ in as_lines(report.Table(columns, rows))]
+    lines = [line for line, _ in as_lines(report.Table(columns, rows, drops_columns=True))]
     assert len(lines) == len(rows) + 1
     assert all(len(line) <= 80 for line in lines)
 
@@ -49,6 +49,11 @@ def test_text_has_all_but_what_is_for_pages():
     assert "    and 5 more" in text
     assert "58 %" not in text
     assert f"{chr(0x2588) * 30}" in text
+
+
+def test_another_table_shows_all_columns_however_wide():
+    table = report.Table(("loader", "version", "of limit"), [("torch", "2" * 90, "43 %")])
+    assert as_text([table]).endswith("2      43 %")
 
 
 def test_rows_stand_out_by_their_style():

@@ -4,7 +4,7 @@
     as_notebook   HTML for Jupyter, without colours of its own
     as_page       a file to open in a browser: no script, no network, light and dark
 
-Cards, pictures and images are on pages only. A table shows as many columns on a terminal as fit.
+Cards, pictures and images are on pages only.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Table:
     ends_with_text: bool = False  # the last column holds words, the others numbers
     styles: Mapping[int, Style] = field(default_factory=dict)  # of rows that stand out
     most: int | None = None  # rows on a terminal
+    drops_columns: bool = False  # at the right, on a terminal, if there is no room for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def _lines_of_table(part: Table) -> Lines:
     lines = [name.ljust(width) for name in names]
     for number, cells in enumerate(columns[1:], 2):
         width = max(map(len, cells))
-        if len(lines[0]) + 2 + width > WIDTH:
+        if part.drops_columns and len(lines[0]) + 2 + width > WIDTH:
             break
         is_text = part.ends_with_text and number == len(columns)
         added = [cell.ljust(width) if is_text else cell.rjust(width) for cell in cells]

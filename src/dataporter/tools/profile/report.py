@@ -146,7 +146,8 @@ class Profile:
         stages["wait"] = figures.wait
         times = [(name, *_times(spread), _MEANING[name]) for name, spread in stages.items()]
         columns = ("a batch", "mean", "p50", "p90", "p99", "longest", "")
-        yield report.Table(columns, times, "Time by stage", ends_with_text=True)
+        title = "Time by stage"
+        yield report.Table(columns, times, title, ends_with_text=True, drops_columns=True)
         if any(each.worker != CONSUMER for each in figures.workers):
             yield self._by_worker()
         if figures.ready:
@@ -168,7 +169,7 @@ class Profile:
             for each in self.figures.workers
         ]
         columns = ("by worker", "batches", "busy", "p50", "p90", *stages)
-        return report.Table(columns, rows, "By worker", most=_SHOWN_WORKERS)
+        return report.Table(columns, rows, "By worker", most=_SHOWN_WORKERS, drops_columns=True)
 
     def _ready(self) -> list[tuple[str, float, str]]:
         """Return how many batches were ready when the next was requested, and how often."""
