@@ -294,9 +294,7 @@ class Explanation:
     def _rest(self) -> str:
         remaining = self.remaining or 0
         full, fewer = divmod(remaining, self._step)
-        steps = f"{full:,} full {'step' if full == 1 else 'steps'}" + (
-            f" and a rest of {fewer:,}" if fewer else ""
-        )
+        steps = counted(full, "full step") + (f" and a rest of {fewer:,}" if fewer else "")
         rest = self.rest(self.length or 0)
         left_out = max(rest.plan.length - rest.start, 0) - remaining
         dropped = f"; {left_out:,} more fill no step and are left out" if left_out else ""

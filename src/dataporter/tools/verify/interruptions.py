@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from dataporter.layout import counted
 from dataporter.tools.verify.facts import LoaderFacts
 from dataporter.tools.verify.report import Check
+from dataporter.tools.verify.runs import Treatment
 
 _SOME_STEPS = 3  # between two interruptions
 _INLINE = {"num_workers": 0}
@@ -26,16 +26,11 @@ _WORKER_SEED = 1_000_003  # unlike any that a dataset uses outside of workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leg:
-    """A run from one interruption to the next, on every rank, with changed options."""
+class Leg(Treatment):
+    """A run from one interruption to the next, on every rank."""
 
-    options: dict[str, Any] = field(default_factory=dict)
     world_size: int = 1
     steps: int | None = None  # None: to the end of the comparison
-    kills: tuple[int, ...] = ()  # kill a worker after so many batches
-    twice: bool = False  # go back to its start, in the same process
-    worker: tuple[int, int, int] | None = None  # announce worker i of n, with a seed
-    fetched_before: bool = False  # fetch the samples first, with other random numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

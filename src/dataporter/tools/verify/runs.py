@@ -66,21 +66,27 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Treatment:
+    """What is done to a loader while it delivers batches."""
+
+    options: dict[str, Any] = field(default_factory=dict)  # in place of its own
+    kills: tuple[int, ...] = ()  # kill a worker after so many batches
+    twice: bool = False  # go back to the start in the same process, and deliver the same again
+    worker: tuple[int, int, int] | None = None  # announce worker i of n, with a seed
+    fetched_before: bool = False  # fetch the samples first, with other random numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(Treatment):
     """A job for the sandbox: make the loader, load a state, deliver batches."""
 
-    options: dict[str, Any] = field(default_factory=dict)
     state: bytes | None = None
     batches: int = 1
     seconds: float = 60.0
     passes: int = 1000  # at most
     by_sample: bool = False  # record the samples of each batch, uncollated
-    twice: bool = False  # load the same state again, and deliver the same batches again
     looks: bool = False  # record which objects change meanwhile
     restores: str | None = None  # the path of an object to put back before the second time
-    kills: tuple[int, ...] = ()  # kill a worker after so many batches
-    worker: tuple[int, int, int] | None = None  # announce worker i of n, with a seed
-    fetched_before: bool = False  # fetch the samples first, with other random numbers
 
     def make(self, factory: Factory) -> tuple[ResumableDataLoader[Any], LoaderFacts]:
         """Make the loader with this run's options."""

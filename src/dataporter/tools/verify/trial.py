@@ -6,14 +6,14 @@ Runs are compared batch by batch or sample by sample, up to the first difference
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TypeAlias
 
 from dataporter.errors import FactoryError
 from dataporter.tools.sandbox import Conditions, Problem
 from dataporter.tools.verify.batch_contents import Contents, Difference, difference
 from dataporter.tools.verify.interruptions import Interruption, Leg
-from dataporter.tools.verify.runs import Delivered, Reference, Run, RunResult
+from dataporter.tools.verify.runs import Delivered, Reference, Run, RunResult, Treatment
 
 Samples: TypeAlias = Mapping[tuple[int, int], Contents]  # by epoch and position
 
@@ -76,13 +76,9 @@ class Trial:
     def _run_of(self, leg: Leg, rank: int, state: bytes, done: int) -> Run:
         total = len(self._reference.batches)
         run = Run(
-            options=leg.options,
+            **{each.name: getattr(leg, each.name) for each in fields(Treatment)},
             state=state,
             batches=min(leg.steps or total, total - done),
-            kills=leg.kills,
-            twice=leg.twice,
-            worker=leg.worker,
-            fetched_before=leg.fetched_before,
         )
         if not self._planned.by_sample:
             return run
