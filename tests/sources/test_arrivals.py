@@ -49,7 +49,8 @@ def source_of(kind: str, length: int, batch_size: int) -> Source:
             batch_size=batch_size,
             tail="uneven",
             seed_is_given=True,
-            awaits_group=False,
+            follows_group=False,
+            seed_awaits_group=False,
             grows=False,
             in_order=False,
         )

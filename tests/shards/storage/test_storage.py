@@ -159,7 +159,15 @@ def test_closing_ends_requests_that_are_under_way(through_proxy, proxy):
     storage.close()
     with pytest.raises(CancelledError):
         begun.result()
-    assert "dataporter storage" not in {thread.name for thread in threading.enumerate()}
+    assert not storage._thread.is_alive()
+
+
+def test_a_list_that_fails_leaves_no_thread_behind(server):
+    before = set(threading.enumerate())
+    options = StorageOptions(given=server.options, **QUICK)
+    with pytest.raises(ShardsNotFoundError):
+        list_stored(f"s3://{BUCKET}/nothing/", SUFFIXES, options)
+    assert set(threading.enumerate()) <= before
 
 
 def test_an_option_that_is_unknown_is_named_without_its_value(server, open_storage):

@@ -11,6 +11,7 @@ import glob
 import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -79,18 +80,22 @@ def list_stored(
     root = _common([request.folder for request in requests])
     full_urls = {**options.full_urls, **urls_with_secrets(names)}
     storage = Storage(root, replace(options, full_urls=full_urls))
-    tree = _Tree(storage)
-    tree.find([_file(request, root) for request in requests if request.name is not None])
-    found = [path for request in requests for path in _find(request, root, tree, kinds)]
-    paths = sorted(set(found), key=natural_key)
-    return StoredListing(
-        root=root,
-        paths=tuple(paths),
-        format=kinds.one_of(paths, [str(Url.of(name)) for name in names]),
-        request=tuple(sorted({_path_in(root, Url.of(name)) or "." for name in names})),
-        storage=storage,
-        stored=tree.files,
-    )
+    with ExitStack() as to_close:
+        to_close.callback(storage.close)
+        tree = _Tree(storage)
+        tree.find([_file(request, root) for request in requests if request.name is not None])
+        found = [path for request in requests for path in _find(request, root, tree, kinds)]
+        paths = sorted(set(found), key=natural_key)
+        listing = StoredListing(
+            root=root,
+            paths=tuple(paths),
+            format=kinds.one_of(paths, [str(Url.of(name)) for name in names]),
+            request=tuple(sorted({_path_in(root, Url.of(name)) or "." for name in names})),
+            storage=storage,
+            stored=tree.files,
+        )
+        to_close.pop_all()  # the listing has it now
+        return listing
 
 
 # Requests
