@@ -26,7 +26,7 @@ from workloads import Nothing
 
 from dataporter import ResumableDataLoader
 from dataporter.law import Order, Plan, SequentialOrder, ShuffledOrder, Topology
-from dataporter.shards.tracks import TracksOrder, tracks_for
+from dataporter.law.tracks import TracksOrder, tracks_for
 from dataporter.tools.plan.planned_run import PlannedRun, dealt
 
 WORLDS = [8, 64, 512, 4096, 16384]
@@ -119,7 +119,7 @@ def _allocated(run: Callable[[], object]) -> int:
 
 def _forget_epochs() -> None:
     """Empty what is kept of all orders, as in a new process: new orders have nothing else."""
-    from dataporter.shards import tracks  # noqa: PLC0415  the cache is private
+    from dataporter.law import tracks  # noqa: PLC0415  the cache is private
 
     tracks._scrambled.cache_clear()  # noqa: SLF001  a measurement of the first use
 

@@ -41,7 +41,7 @@ FURTHER = {
     "engine": ("tests/faults", "tests/sources", "tests/cluster", "tests/tools/profile"),
     "system": ("tests/faults", "tests/engine", "tests/shards/test_building.py"),
     "shards": ("tests/distributed/test_sharded_groups.py", "tests/golden", "tests/views"),
-    "views": ("tests/properties", "tests/golden", "tests/shards/test_tracks.py"),
+    "views": ("tests/properties", "tests/golden", "tests/law/test_tracks.py"),
 }
 SHORT = 20  # seconds of tests in one run of pytest, so that a test that hangs ends soon
 say = partial(print, flush=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dataporter.law import Order
-from dataporter.shards import ShardedDataset, dataset, tracks
+from dataporter.law import Order, tracks
+from dataporter.shards import ShardedDataset, dataset
 
 
 class Tracked(ShardedDataset):

@@ -27,9 +27,9 @@ from dataporter.errors import (
     StateMismatchError,
     WorkerRestartWarning,
 )
+from dataporter.law.tracks import TracksOrder
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
-from dataporter.shards.tracks import TracksOrder
 
 
 @pytest.fixture(autouse=True)

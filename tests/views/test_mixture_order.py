@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dataporter.law import Permutation, Plan, ShuffledOrder, Topology, WeightedOrder, orders
 from dataporter.law.keys import key_as_int
-from dataporter.shards.tracks import TracksOrder
+from dataporter.law.tracks import TracksOrder
 from dataporter.views import Mixture
 from dataporter.views.mixture_order import MixtureOrder, Part
 from dataporter.views.part_of import PartOf

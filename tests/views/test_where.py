@@ -21,9 +21,9 @@ from dataporter.errors import (
     ShardCacheError,
 )
 from dataporter.law import Plan, ShuffledOrder, Topology
+from dataporter.law.tracks import TracksOrder
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
-from dataporter.shards.tracks import TracksOrder
 from dataporter.testing import verify
 from dataporter.views import Mixture, packed, where
 

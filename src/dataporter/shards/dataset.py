@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from dataporter.arguments import check_flag, check_int, check_number
 from dataporter.errors import OptionError, OptionTypeError, ShardWarning
 from dataporter.law import Order, Plan, ShuffledOrder, WrappedOrder
+from dataporter.law.tracks import BlockAfterBlock, TracksOrder, tracks_for
 from dataporter.layout import counted
 from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
@@ -27,7 +28,6 @@ from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.urls import Url, is_url, urls_with_secrets
-from dataporter.shards.tracks import BlockAfterBlock, TracksOrder, tracks_for
 from dataporter.shards.view_rows import RowsOfView
 from dataporter.user_warnings import warn_user
 

@@ -17,8 +17,8 @@ from dataporter.errors import OptionError, OptionTypeError, PredicateWarning
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.vectorised import Gather
 from dataporter.law import Order, SequentialOrder, ShuffledOrder
+from dataporter.law.tracks import tracks_for
 from dataporter.layout import counted
-from dataporter.shards.tracks import tracks_for
 from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.user_warnings import warn_user

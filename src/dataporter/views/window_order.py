@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dataporter.law import Order, Plan, Uses, WrappedOrder
 from dataporter.law.keys import key_as_int
 from dataporter.law.orders import Derived
-from dataporter.shards.tracks import Tracks
+from dataporter.law.tracks import Tracks
 from dataporter.views.tape import AS_STORED, Tape
 from dataporter.views.windows import key_of, tape_of_blocks
 

@@ -21,12 +21,12 @@ from watching import until
 
 from dataporter import ResumableDataLoader
 from dataporter.law import Plan, Topology
+from dataporter.law.tracks import TracksOrder
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.shards.index import Index
 from dataporter.shards.opening import open_dataset
 from dataporter.shards.schedule import Lookahead, Standing, bytes_ahead
-from dataporter.shards.tracks import TracksOrder
 
 BLOCKS, ROWS, TRACKS = 80, 8, 8
 LENGTH = BLOCKS * ROWS

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from planned_index import FORMAT, index_of
 
 from dataporter.errors import OptionError, OptionTypeError
+from dataporter.law.tracks import TracksOrder
 from dataporter.shards import dataset as dataset_module
 from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.formats.jsonl import JsonLinesFormat
 from dataporter.shards.formats.parquet import ParquetFormat
 from dataporter.shards.storage.urls import Url
-from dataporter.shards.tracks import TracksOrder
 from dataporter.sources.planned import steps_announced
 from dataporter.tools.plan.figures import figures_of
 from dataporter.tools.plan.planned_run import PlannedRun, dealt

@@ -17,13 +17,13 @@ from porters import tidy
 from dataporter import ResumableDataLoader
 from dataporter.errors import ShardCacheError
 from dataporter.law import Plan, Topology
+from dataporter.law.tracks import TracksOrder
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
 from dataporter.shards.cache import NoRoomError, _victims
 from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.formats.parquet import ParquetFormat
 from dataporter.shards.schedule import Standing, bytes_ahead, distances
-from dataporter.shards.tracks import TracksOrder
 from dataporter.tools.plan.figures import figures_of
 from dataporter.tools.plan.planned_run import PlannedRun
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataporter.law import SequentialOrder, ShuffledOrder
-from dataporter.shards.tracks import TracksOrder
+from dataporter.law.tracks import TracksOrder
 from dataporter.tools.plan import planned_run
 from dataporter.tools.plan.planned_run import PlannedRun, dealt
 

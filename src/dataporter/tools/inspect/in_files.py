@@ -15,9 +15,9 @@ from dataporter.law import Order, SequentialOrder, ShuffledOrder, Uses
 from dataporter.law.explanation import Explanation
 from dataporter.law.permutation import MAX_LENGTH
 from dataporter.law.state import Identity, Progress
+from dataporter.law.tracks import BlockAfterBlock, TracksOrder
 from dataporter.layout import Row, counted
 from dataporter.shards.index import Index
-from dataporter.shards.tracks import BlockAfterBlock, TracksOrder
 from dataporter.tools.units import size
 
 _SHOWN = 3  # samples and blocks that come next

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from dataporter.errors import OptionError
 from dataporter.law import Order, SequentialOrder
+from dataporter.law.tracks import TracksOrder
 from dataporter.shards.dataset import order_over
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.schedule import bytes_ahead
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.ranges import PART
-from dataporter.shards.tracks import TracksOrder
 from dataporter.tools.plan.planned_run import PlannedRun
 from dataporter.tools.plan.reads import EVALUATED, FirstStep, Reads, on_nodes, over_epoch, reads_of
 

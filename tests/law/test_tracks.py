@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataporter.law import Plan, Topology
-from dataporter.shards.tracks import TracksOrder, tracks_for
+from dataporter.law.tracks import TracksOrder, tracks_for
 
 counts = st.lists(st.integers(0, 60), min_size=1, max_size=60)
 powers = st.integers(0, 10).map(lambda power: 1 << power)

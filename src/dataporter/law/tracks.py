@@ -28,9 +28,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order, Permutation, SequentialOrder, Uses
 from dataporter.law.keys import key_as_int, mix
-from dataporter.law.orders import Derived
+from dataporter.law.orders import Derived, Order, SequentialOrder, Uses
+from dataporter.law.permutation import Permutation
 
 _PAGES = 16  # of a block
 _LEAST_PAGE = 16  # rows
