@@ -41,11 +41,12 @@ class Backwards(Order):
     def deal(self, epoch, positions):  # noqa: ARG002
         return positions // self.run % 2 / 2
 
-    def announce(self, epoch, start, stop, plan, reader=None):  # noqa: ARG002
-        self.told.append(("announce", epoch, (start, stop, plan)))
+    leaves = frozenset({"numbers"})
 
 
 class Numbers:
+    leaf = "numbers"
+
     def __init__(self, length):
         self.length = length
         self.asked = []
@@ -60,6 +61,10 @@ class Numbers:
     def epoch_order(self, *, shuffle, seed, step_size, world_size):
         self.asked.append((shuffle, step_size, world_size))
         return Backwards(self.length, seed, step_size, self.told)
+
+    def announce(self, order, epoch, start, stop, plan):
+        assert order.leaves == {self.leaf}
+        self.told.append(("announce", epoch, (start, stop, plan)))
 
 
 def loader_of(length, batch_size, rank=0, world_size=1, **options):

@@ -30,7 +30,18 @@ class SideBySide(Order):
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return _epoch(self, epoch)[positions]
 
-    def uses(self, epoch: int) -> Uses:
+    @property
+    def leaves(self) -> frozenset[str]:
+        return frozenset({""})
+
+    def reads(
+        self, leaf: str, epoch: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        assert leaf == ""
+        return np.arange(len(positions)), self.indices(epoch, positions) // self.rows
+
+    def uses(self, leaf: str, epoch: int) -> Uses:
+        assert leaf == ""
         return _uses(self, epoch)
 
 

@@ -21,7 +21,8 @@ from dataporter.errors import DataPorterError, DataPorterWarning, StateError, Wo
 if TYPE_CHECKING:
     from dataporter.errors import *  # noqa: F403  as `__getattr__` finds them
     from dataporter.fetch.randomness import sample_rng
-    from dataporter.law.orders import Order, OrderedDataset
+    from dataporter.law.datasets import OrderedDataset
+    from dataporter.law.orders import Order
     from dataporter.patched_dataloader import PatchedDataLoader
     from dataporter.resumable_dataloader import ResumableDataLoader, create_resumable_dataloader
     from dataporter.samplers import ResumableDistributedSampler, ResumableSampler
@@ -51,7 +52,7 @@ __all__ = [
 
 _MODULES = {
     "Order": "dataporter.law.orders",
-    "OrderedDataset": "dataporter.law.orders",
+    "OrderedDataset": "dataporter.law.datasets",
     "PatchedDataLoader": "dataporter.patched_dataloader",
     "ResumableDataLoader": "dataporter.resumable_dataloader",
     "ResumableDistributedSampler": "dataporter.samplers",

@@ -242,7 +242,8 @@ import numpy as np
 from numbers_format import Numbers, expected, written
 from tracks_order import SideBySide
 from dataporter.errors import ShardCacheError
-from dataporter.law import Plan, ShuffledOrder
+from dataporter.law import Plan
+from dataporter.law.tracks import ShuffledBlocks
 from dataporter.shards.porter import Porter
 logging.basicConfig(format="LOG %(message)s", stream=sys.stdout)
 folder, rows = Path(sys.argv[1]), 16384
@@ -259,14 +260,14 @@ if sys.argv[2] == "fits":
                 assert porter.map(block)[:] == expected(index, block)
     print("read all")
 else:
-    porter.announce(ShuffledOrder(len(index)), 0, 0, len(index), plan)
+    porter.announce(ShuffledBlocks(len(index), rows=index.rows), 0, 0, len(index), plan)
     try:
         for block in range(24):
             porter.map(block)
     except ShardCacheError as error:
         print(error.errno, error)
 from watching import until
-porter.announce(ShuffledOrder(len(index), seed=5), 9, 0, 1, plan)
+porter.announce(ShuffledBlocks(len(index), 5, rows=index.rows), 9, 0, 1, plan)
 until(lambda: not list(porter._folder.glob("*.tmp")))
 print("nothing half written is left")
 porter.close()

@@ -92,7 +92,7 @@ def test_a_rank_of_many_takes_what_sorting_whole_steps_gives_it(rank):
 @given(rows=counts, tracks=powers, seed=seeds, epoch=epochs)
 def test_every_read_of_a_block_lies_in_a_stretch_that_uses_names(rows, tracks, seed, epoch):
     order = order_of(rows, tracks, seed)
-    uses = order.uses(epoch)
+    uses = order.uses("", epoch)
     assert (np.diff(uses.first) >= 0).all()
     stretches: dict[int, list[tuple[int, int]]] = {}
     for block, first, last in zip(*(column.tolist() for column in uses), strict=True):
@@ -286,7 +286,7 @@ def test_ranks_that_share_by_stride_would_read_every_block_on_every_node():
 
 def test_few_blocks_are_in_use_at_a_time():
     order = order_of([64] * 4096, 256)
-    uses = order.uses(0)
+    uses = order.uses("", 0)
     for position in range(0, order.length, order.length // 50):
         in_use = ((uses.first <= position) & (position <= uses.last)).sum()
         assert in_use <= 2 * 256

@@ -28,7 +28,8 @@ from dataporter.errors import (
     ShardFormatError,
     StorageError,
 )
-from dataporter.law import Plan, ShuffledOrder
+from dataporter.law import Plan
+from dataporter.law.tracks import ShuffledBlocks
 from dataporter.shards.porter import Porter
 
 BLOCKS = 24
@@ -90,7 +91,7 @@ def test_other_columns_have_a_folder_of_their_own(tmp_path, index):
 def test_all_of_an_announced_order_is_decoded_ahead(tmp_path, index):
     porter = make(tmp_path, index)
     plan = Plan(length=len(index), batch_size=4)
-    porter.announce(ShuffledOrder(len(index)), 0, 0, len(index), plan)
+    porter.announce(ShuffledBlocks(len(index), rows=index.rows), 0, 0, len(index), plan)
     until(lambda: porter.stats().get("decoded") == BLOCKS, seconds=60)
     assert sorted(decodings(tmp_path)) == list(range(BLOCKS))
     assert porter.stats()["waits"] == 0
@@ -136,7 +137,7 @@ def test_a_run_with_a_smaller_cache_evicts_what_a_larger_one_has_left(tmp_path, 
 def test_a_cache_too_small_for_the_blocks_in_use_says_how_many_bytes_it_needs(tmp_path, index):
     porter = make(tmp_path, index, cache_bytes=3 * 128)
     plan = Plan(length=len(index), batch_size=4)
-    porter.announce(ShuffledOrder(len(index)), 0, 0, len(index), plan)
+    porter.announce(ShuffledBlocks(len(index), rows=index.rows), 0, 0, len(index), plan)
     with pytest.raises(ShardCacheError, match=r"need 3,072 bytes.*cache_bytes=3072 or more"):
         for block in range(BLOCKS):
             porter.map(block)

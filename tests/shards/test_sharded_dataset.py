@@ -415,7 +415,7 @@ def test_a_dataset_can_be_pickled(texts):
     corpus = pickle.loads(pickle.dumps(ShardedDataset(texts)))
     assert corpus[5]["id"] == 5
     order = corpus.epoch_order(shuffle=True, seed=1, step_size=8, world_size=1)
-    assert isinstance(order.order, TracksOrder)
+    assert isinstance(order, TracksOrder)
 
 
 def test_files_that_can_be_mapped_are_not_decoded_beside_files_that_cannot(tmp_path):

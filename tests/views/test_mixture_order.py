@@ -15,7 +15,6 @@ from dataporter.law.keys import key_as_int
 from dataporter.law.tracks import TracksOrder
 from dataporter.views import Mixture
 from dataporter.views.mixture_order import MixtureOrder, Part
-from dataporter.views.part_of import PartOf
 from dataporter.views.segments import Segment, continued
 from dataporter.views.shares import as_integers, pattern_of
 from dataporter.views.window_order import WindowOrder
@@ -146,23 +145,61 @@ def test_counts_are_those_of_the_run(mixture, group, position):
 )
 def test_blocks_of_a_part_are_in_use_where_they_are_read(mixture, group, rows, epoch):
     order = order_of(make(*mixture, batches_from="one"), step_size=group)
-    of_blocks = Part(TracksOrder(np.array(rows), tracks=2, seed=3), sum(rows))
-    order = replace(order, parts=dict.fromkeys(order.parts, of_blocks))
-    found = order.indices(epoch, np.arange(order.length))
-    for number in range(len(order.parts)):
-        uses = order.uses_of_part(number, epoch)
-        read = PartOf(order, number * sum(rows), sum(rows), number)
-        assert read.uses(epoch).blocks.tolist() == uses.blocks.tolist()
-        own = read.indices(epoch, np.arange(order.length))
-        assert [n for n in own if n >= 0] == [
-            n % sum(rows) for n in found if n // sum(rows) == number
-        ]
-        blocks = np.searchsorted(np.cumsum(rows), own, side="right")
-        for position in np.flatnonzero(own >= 0).tolist():
+    parts = {
+        name: Part(TracksOrder(np.array(rows), 2, seed=3, leaf=LEAVES[number % 2]), sum(rows))
+        for number, name in enumerate(order.parts)
+    }
+    order = replace(order, parts=parts)
+    check_reads(order, epoch, rows)
+
+
+LEAVES = ("one corpus", "another")  # of parts in turns: a leaf may be read by several
+
+
+def check_reads(order, epoch, rows):
+    """Compare with the indices which blocks are read where, for each of two leaves in turns."""
+    indices = order.indices(epoch, np.arange(order.length))
+    for number, leaf in enumerate(LEAVES):
+        is_read = indices // sum(rows) % 2 == number
+        blocks = np.searchsorted(np.cumsum(rows), indices % sum(rows), side="right")
+        places, read = order.reads(leaf, epoch, np.arange(order.length))
+        assert places.tolist() == np.flatnonzero(is_read).tolist()
+        assert read.tolist() == blocks[is_read].tolist()
+        uses = order.uses(leaf, epoch)
+        for position in places.tolist():
             there = uses.blocks == blocks[position]
             assert np.any((uses.first[there] <= position) & (position <= uses.last[there]))
         assert np.all(np.diff(uses.first) >= 0)
         assert np.all((uses.first <= uses.last) & (uses.last < order.length))
+        assert set(uses.blocks.tolist()) >= set(read.tolist())
+
+
+@settings(max_examples=40)  # each walks through a run
+@given(
+    mixture=mixtures(),
+    inner=mixtures(),
+    rows=st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    epoch=st.integers(0, 3),
+)
+def test_blocks_of_a_mixture_within_a_mixture_are_in_use_where_they_are_read(
+    mixture, inner, rows, epoch
+):
+    def leaf(number):
+        return Part(TracksOrder(np.array(rows), 2, seed=3, leaf=LEAVES[number % 2]), sum(rows))
+
+    order = order_of(make(*mixture))
+    parts, number = {}, 0
+    for name in order.parts:
+        within = order_of(make(*inner))
+        of_inner = {each: leaf(number + at) for at, each in enumerate(within.parts)}
+        if len(parts) % 2:  # every other part is a mixture
+            samples = sum(rows) * len(of_inner)
+            parts[name] = Part(replace(within, parts=of_inner), samples)
+            number += len(of_inner)
+        else:
+            parts[name] = leaf(number)
+            number += 1
+    check_reads(replace(order, parts=parts), epoch, rows)
 
 
 @given(mixture=mixtures(), world_size=st.integers(1, 5), batch=st.integers(1, 6))
@@ -338,7 +375,7 @@ def test_seeds_give_other_orders_of_the_parts_and_the_same_shares():
 KINDS = {
     "tracks": lambda seed: TracksOrder(np.full(50, 20), tracks=4, seed=seed),
     "windows": lambda seed: WindowOrder(
-        np.full(50, 100), 5, 1000, tracks=4, shuffles=True, seed=seed, rows=np.arange(50) * 20
+        np.full(50, 100), 5, 1000, tracks=4, shuffles=True, seed=seed, leaf="corpus"
     ),
     "shuffled": lambda seed: ShuffledOrder(1000, seed=seed),
     "by weights": lambda seed: WeightedOrder(np.ones(50), length=50, replacement=False, seed=seed),

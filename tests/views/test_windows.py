@@ -1,6 +1,7 @@
 """Windows of packed documents, compared with a model that lays everything end to end."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from dataporter.law import Plan, Topology
 from dataporter.views.tape import AS_STORED, Tape
-from dataporter.views.window_order import RowsOfWindows, WindowOrder
+from dataporter.views.window_order import WindowOrder
 from dataporter.views.windows import KEYS, Windows, key_of
 
 
@@ -95,7 +96,7 @@ def order_over(windows, tracks, seed=1):
         tracks=tracks,
         shuffles=True,
         seed=seed,
-        rows=windows.bounds[:-1],
+        leaf="corpus",
     )
 
 
@@ -106,8 +107,9 @@ def test_uses_of_blocks_cover_all_that_is_read(given, tracks, epoch):
         bounds = np.array([0, len(lengths)])
     windows = Windows(lengths, bounds, length=length, pads=False)
     order = order_over(windows, tracks)
-    uses = order.uses(epoch)
+    uses = order.uses("corpus", epoch)
     read = set()
+    told = reads_by_position(order, epoch)
     for position, index in enumerate(order.indices(epoch, np.arange(order.length)).tolist()):
         blocks = (
             np.searchsorted(
@@ -115,6 +117,7 @@ def test_uses_of_blocks_cover_all_that_is_read(given, tracks, epoch):
             )
             - 1
         )
+        assert told[position] == list(dict.fromkeys(blocks.tolist()))  # all of them, in order
         for block in set(blocks.tolist()):
             there = uses.blocks == block
             assert np.any((uses.first[there] <= position) & (position <= uses.last[there]))
@@ -122,19 +125,39 @@ def test_uses_of_blocks_cover_all_that_is_read(given, tracks, epoch):
     assert set(uses.blocks.tolist()) == read
 
 
-def test_the_rows_that_are_told_are_in_the_blocks_that_windows_end_in():
-    lengths = np.random.default_rng(1).integers(0, 50, 600).astype(np.int32)
-    bounds = np.arange(0, 601, 20)
-    windows = Windows(lengths, bounds, length=64, pads=True)
-    order = order_over(windows, 4)
-    told = pickle.loads(pickle.dumps(RowsOfWindows(order, order)))
-    indices = order.indices(2, np.arange(order.length))
-    rows = told.indices(2, np.arange(order.length))
-    for index, row in zip(indices.tolist(), rows.tolist(), strict=True):
-        last = windows.pieces(np.array([index])).numbers[-1]
-        assert np.searchsorted(bounds, row, "right") == np.searchsorted(bounds, last, "right")
-    assert set(rows.tolist()) == set(bounds[:-1].tolist())
-    assert order.rows_of(np.array([-1, indices[0], -1])).tolist() == [-1, rows[0], -1]
+def reads_by_position(order, epoch, leaf="corpus"):
+    places, blocks = order.reads(leaf, epoch, np.arange(order.length))
+    assert np.all(np.diff(places) >= 0)
+    found = [[] for _ in range(order.length)]
+    for place, block in zip(places.tolist(), blocks.tolist(), strict=True):
+        found[place].append(block)
+    return found
+
+
+def test_a_window_that_spans_three_blocks_says_three():
+    windows = Windows(np.full(5, 4, np.int32), np.arange(6), length=9, pads=True)
+    order = pickle.loads(pickle.dumps(order_over(windows, 1)))
+    tape = windows._tape(key_of(1, 0)).numbers.tolist()
+    assert reads_by_position(order, 0) == [tape[0:3], tape[2:5], tape[4:]]
+    assert reads_by_position(order, 0, "another corpus") == [[]] * 3
+    assert not len(order.uses("another corpus", 0).blocks)
+
+
+@given(given=documents(), epoch=st.integers(0, 3))
+def test_windows_of_documents_that_are_shuffled_one_by_one_say_the_blocks_of_these(given, epoch):
+    lengths, bounds, length = given
+    windows = Windows(lengths, None, length=length, pads=True)
+    ends = np.array([len(lengths)]) if bounds is None else bounds[1:]
+    order = replace(order_over(windows, 1), ends=ends)
+    uses = order.uses("corpus", epoch)
+    for index, found in zip(
+        order.indices(epoch, np.arange(order.length)).tolist(),
+        reads_by_position(order, epoch),
+        strict=True,
+    ):
+        documents = windows.pieces(np.array([index])).numbers
+        assert found == np.searchsorted(ends, documents, side="right").tolist()
+        assert set(found) <= set(uses.blocks.tolist())
 
 
 @given(given=documents(), world_size=st.integers(1, 4), batch=st.integers(1, 5))

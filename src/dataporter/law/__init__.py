@@ -4,14 +4,13 @@ Nothing here knows torch, processes or files. `keys` derives keys, `permutation`
 shuffle, `orders` are the orders a run can have, `plan` shares an order among ranks.
 """
 
+from dataporter.law.datasets import OrderedDataset
 from dataporter.law.orders import (
     Order,
-    OrderedDataset,
     SequentialOrder,
     ShuffledOrder,
     Uses,
     WeightedOrder,
-    WrappedOrder,
 )
 from dataporter.law.permutation import Permutation
 from dataporter.law.plan import Plan, Tail, Topology, located
@@ -27,6 +26,5 @@ __all__ = [
     "Topology",
     "Uses",
     "WeightedOrder",
-    "WrappedOrder",
     "located",
 ]

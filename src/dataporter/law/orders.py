@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from dataporter.errors import OptionError
 from dataporter.law.keys import key_as_int, uniform
 from dataporter.law.permutation import MAX_LENGTH, Permutation
-from dataporter.law.plan import Plan
 
+NOTHING: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _DERIVED = 4  # epochs of which an order keeps what it has computed
 Value = TypeVar("Value")
 
@@ -39,9 +39,9 @@ class Derived:
     __slots__ = ("_values",)
 
     def __init__(self) -> None:
-        self._values: dict[int, Any] = {}
+        self._values: dict[Any, Any] = {}
 
-    def of(self, epoch: int, make: Callable[[], Value]) -> Value:
+    def of(self, epoch: Any, make: Callable[[], Value]) -> Value:
         """Return the value of an epoch, made when it is asked for first."""
         try:
             value: Value = self._values[epoch]
@@ -60,8 +60,21 @@ class Uses(NamedTuple):
     """The stretches of an epoch in which blocks are read; a block may have several."""
 
     blocks: NDArray[np.int64]
-    first: NDArray[np.int64]  # the first position that may read the block
+    first: NDArray[np.int64]  # the first position that may read the block; they ascend
     last: NDArray[np.int64]
+
+    def by_first(self) -> Uses:
+        """Return the same stretches, those first that begin first."""
+        order = np.argsort(self.first, kind="stable")
+        return Uses(*(column[order] for column in self))
+
+    @classmethod
+    def throughout(cls, blocks: NDArray[np.int64], length: int) -> Uses:
+        """Return the uses of blocks any of which may be read at any position."""
+        return cls(blocks, np.zeros_like(blocks), np.full_like(blocks, length - 1))
+
+
+UNUSED = Uses(NOTHING, NOTHING, NOTHING)
 
 
 class Order(ABC):
@@ -120,25 +133,31 @@ class Order(ABC):
         del epoch, start, stop, low, high  # most orders cannot tell
         return None
 
-    def announce(  # noqa: B027  most have nothing to fetch
-        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
-    ) -> None:
-        """Take note that the ranks' steps up to position `stop` are about to be read.
+    # What it is read from
 
-        Those before `start` have been delivered. `plan` says which positions are this rank's, and
-        what follows. An order over slow storage can have it fetched. It must return at once.
+    leaves: frozenset[str] = frozenset()  # those leaves of its dataset whose blocks it knows
 
-        `reader` is the order whose positions these are, if it is another one, made of this. Its
-        indices are those that this order has, or -1 where it reads something else.
+    def reads(
+        self,
+        leaf: str,  # noqa: ARG002  most know no leaf
+        epoch: int,  # noqa: ARG002
+        positions: NDArray[np.int64],  # noqa: ARG002
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the blocks of a leaf that positions read: places in `positions`, and blocks.
+
+        Shapes (reads,). Places ascend; a position may read several blocks of the leaf, or none.
         """
+        return NOTHING, NOTHING
 
-    def bare(self) -> Order:
-        """Return what is needed to evaluate this order, to be sent to another process."""
-        return self
-
-    def uses(self, epoch: int) -> Uses | None:  # noqa: ARG002  most know no blocks
-        """Return the stretches of an epoch in which blocks are read; None if any may be next."""
-        return None
+    def uses(self, leaf: str, epoch: int) -> Uses:
+        """Return the stretches of an epoch in which each block of a leaf is read."""
+        if leaf not in self.leaves:
+            return UNUSED
+        # Each position is looked at here. Orders of many positions know a shorter way.
+        places, blocks = self.reads(leaf, epoch, np.arange(self.length, dtype=np.int64))
+        found, first = np.unique(blocks, return_index=True)
+        _, last = np.unique(blocks[::-1], return_index=True)
+        return Uses(found, places[first], places[::-1][last]).by_first()
 
     def gone(self, epoch: int, positions: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Say why samples of the past cannot be read any more; None if all can."""
@@ -147,85 +166,6 @@ class Order(ABC):
     def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:  # noqa: ARG002
         """Say under headings what there is to know of a run that stands at a position."""
         return []
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WrappedOrder(Order):
-    """Another order, with something changed about it: subclasses say what."""
-
-    order: Order
-
-    @property
-    def length(self) -> int:  # type: ignore[override]
-        return self.order.length
-
-    @property
-    def seed(self) -> int:  # type: ignore[override]
-        return self.order.seed
-
-    @property
-    def id(self) -> str:  # type: ignore[override]
-        return self.order.id
-
-    @property
-    def names_data(self) -> bool:  # type: ignore[override]
-        return self.order.names_data
-
-    @property
-    def of_batches(self) -> bool:  # type: ignore[override]
-        return self.order.of_batches
-
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.order.indices(epoch, positions)
-
-    def with_seed(self, seed: int) -> WrappedOrder:
-        return replace(self, order=self.order.with_seed(seed))
-
-    def resumed(self, saved_id: str) -> WrappedOrder:
-        return replace(self, order=self.order.resumed(saved_id))
-
-    def continued(self, epoch: int, position: int) -> WrappedOrder:
-        return replace(self, order=self.order.continued(epoch, position))
-
-    def deal(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        return self.order.deal(epoch, positions)
-
-    def dealt_between(
-        self, epoch: int, start: int, stop: int, low: float, high: float
-    ) -> tuple[int, NDArray[np.int64]] | None:
-        return self.order.dealt_between(epoch, start, stop, low, high)
-
-    def announce(
-        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
-    ) -> None:
-        self.order.announce(epoch, start, stop, plan, reader)
-
-    def bare(self) -> Order:
-        return self.order.bare()
-
-    def uses(self, epoch: int) -> Uses | None:
-        return self.order.uses(epoch)
-
-    def gone(self, epoch: int, positions: NDArray[np.int64]) -> str | None:
-        return self.order.gone(epoch, positions)
-
-    def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:
-        return self.order.explained(epoch, position)
-
-
-@runtime_checkable
-class OrderedDataset(Protocol):
-    """A map-style dataset that brings an order of its own.
-
-    The order may map positions to any of the dataset's indices. It is asked for when a loader is
-    built; `step_size` is the number of samples in one step of all ranks.
-    """
-
-    def __len__(self) -> int: ...
-
-    def epoch_order(
-        self, *, shuffle: bool, seed: int, step_size: int, world_size: int
-    ) -> Order: ...
 
 
 @dataclass(frozen=True, slots=True)

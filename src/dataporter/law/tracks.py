@@ -29,7 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law.keys import key_as_int, mix
-from dataporter.law.orders import Derived, Order, SequentialOrder, Uses
+from dataporter.law.orders import (
+    NOTHING,
+    UNUSED,
+    Derived,
+    Order,
+    SequentialOrder,
+    ShuffledOrder,
+    Uses,
+)
 from dataporter.law.permutation import Permutation
 
 _PAGES = 16  # of a block
@@ -79,6 +87,7 @@ class TracksOrder(Order):
     rows: NDArray[np.int64]  # of each block
     tracks: int
     seed: int = 0
+    leaf: str = ""  # whose blocks they are
     length: int = field(init=False)
     id: str = field(init=False, repr=False)
     _derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
@@ -110,8 +119,19 @@ class TracksOrder(Order):
     ) -> tuple[int, NDArray[np.int64]]:
         return self._tape(epoch).tracks.dealt_between(start, stop, low, high)
 
-    def uses(self, epoch: int) -> Uses:
-        return self._tape(epoch).uses()
+    @property
+    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
+        return frozenset({self.leaf})
+
+    def reads(
+        self, leaf: str, epoch: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if leaf != self.leaf:
+            return NOTHING, NOTHING
+        return np.arange(len(positions)), self._tape(epoch).blocks_at(positions)
+
+    def uses(self, leaf: str, epoch: int) -> Uses:
+        return self._tape(epoch).uses if leaf == self.leaf else UNUSED
 
     def _tape(self, epoch: int) -> _Tape:
         make = functools.partial(_Tape, self.rows, self.tracks, self.seed, epoch)
@@ -122,16 +142,64 @@ class TracksOrder(Order):
 class BlockAfterBlock(SequentialOrder):
     """The order of the files, one block after the other.
 
-    >>> BlockAfterBlock(7, rows=np.array([3, 0, 4])).uses(0).first.tolist()
+    >>> BlockAfterBlock(7, rows=np.array([3, 0, 4])).uses("", 0).first.tolist()
     [0, 3]
     """
 
     rows: NDArray[np.int64] = field(kw_only=True)  # of each block
+    leaf: str = field(default="", kw_only=True)  # whose blocks they are
 
-    def uses(self, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
+    @property
+    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
+        return frozenset({self.leaf})
+
+    def reads(
+        self,
+        leaf: str,
+        epoch: int,  # noqa: ARG002  the same in every epoch
+        positions: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if leaf != self.leaf:
+            return NOTHING, NOTHING
+        blocks = np.searchsorted(np.cumsum(self.rows), positions, side="right")
+        return np.arange(len(positions)), blocks
+
+    def uses(self, leaf: str, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
+        if leaf != self.leaf:
+            return UNUSED
         blocks = np.flatnonzero(self.rows)
         ends = np.cumsum(self.rows)[blocks]
         return Uses(blocks, ends - self.rows[blocks], ends - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShuffledBlocks(ShuffledOrder):
+    """The global shuffle of data in blocks: any of them may be read at any position.
+
+    >>> ShuffledBlocks(7, rows=np.array([3, 0, 4])).uses("", 0).last.tolist()
+    [6, 6]
+    """
+
+    rows: NDArray[np.int64] = field(kw_only=True)  # of each block
+    leaf: str = field(default="", kw_only=True)  # whose blocks they are
+
+    @property
+    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
+        return frozenset({self.leaf})
+
+    def reads(
+        self, leaf: str, epoch: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if leaf != self.leaf:
+            return NOTHING, NOTHING
+        indices = self.indices(epoch, positions)
+        blocks = np.searchsorted(np.cumsum(self.rows), indices, side="right")
+        return np.arange(len(positions)), blocks
+
+    def uses(self, leaf: str, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
+        if leaf != self.leaf:
+            return UNUSED
+        return Uses.throughout(np.flatnonzero(self.rows), self.length)
 
 
 class Tracks:
@@ -230,6 +298,10 @@ class _Tape:
         rows += self._first[place]
         return rows
 
+    def blocks_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the block that is read at each position."""
+        return self.blocks[self._places(self.tracks.places(positions))]
+
     def _places(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of the block, on the tape, that holds each row of it."""
         place: NDArray[np.int64] = self._buckets[at >> self._shift].astype(np.int64)
@@ -263,7 +335,9 @@ class _Tape:
         start += _permuted(turned - start, sizes, keys)
         return start
 
+    @functools.cached_property
     def uses(self) -> Uses:
+        """The stretches in which blocks are read."""
         # Cut the tape where a block or a track begins: each piece is one stretch of one block.
         starts = self.tracks.starts
         cuts = np.union1d(self._edges[:-1], starts[:-1])
@@ -273,9 +347,7 @@ class _Tape:
         ends = np.append(cuts[1:], self.length)
         first = (cuts - starts[track]) * self._count
         last = (ends - starts[track]) * self._count - 1
-        by_first = np.argsort(first, kind="stable")
-        last = np.minimum(last, self.length - 1)
-        return Uses(self.blocks[place][by_first], first[by_first], last[by_first])
+        return Uses(self.blocks[place], first, np.minimum(last, self.length - 1)).by_first()
 
 
 def _aligned_runs(start: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:

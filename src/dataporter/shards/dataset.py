@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 import pickle
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from dataporter.arguments import check_flag, check_int, check_number
 from dataporter.errors import OptionError, OptionTypeError, ShardWarning
-from dataporter.law import Order, Plan, ShuffledOrder, WrappedOrder
-from dataporter.law.tracks import BlockAfterBlock, TracksOrder, tracks_for
+from dataporter.law import Order, Plan
+from dataporter.law.tracks import BlockAfterBlock, ShuffledBlocks, TracksOrder, tracks_for
 from dataporter.layout import counted
 from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
@@ -28,7 +28,6 @@ from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.urls import Url, is_url, urls_with_secrets
-from dataporter.shards.view_rows import RowsOfView
 from dataporter.user_warnings import warn_user
 
 # Files of up to so many bytes are shuffled as a whole: all of their blocks are in use at a time.
@@ -103,6 +102,7 @@ class ShardedDataset:
         self.transform = transform
         self._out_of_order = out_of_order(files)
         self._porter: Porter | None = None
+        self.leaf = secrets.token_hex(8)
         wanted = Wanted(
             files=files,
             options=options,
@@ -117,7 +117,12 @@ class ShardedDataset:
             check_schemas(self.index, reads)
             if storage is not None or not all(map(reads.is_mapped, self.index.schemas)):
                 self._porter = Porter(
-                    self.index, reads, folder=cache_folder, cache_bytes=cache_bytes, storage=storage
+                    self.index,
+                    reads,
+                    folder=cache_folder,
+                    cache_bytes=cache_bytes,
+                    storage=storage,
+                    leaf=self.leaf,
                 )
                 if survey is not None:
                     self._porter.start_from(survey)
@@ -149,6 +154,11 @@ class ShardedDataset:
         samples = self._reader.samples(numbers.astype(np.int64, copy=False))
         return samples if self.transform is None else [self.transform(each) for each in samples]
 
+    @property
+    def has_flat_columns(self) -> bool:
+        """False if a transform makes the samples."""
+        return self.transform is None
+
     def flat_lists(self, block: int, column: str) -> Any:
         """Return a column of lists of numbers in a block as it lies in the file.
 
@@ -173,7 +183,12 @@ class ShardedDataset:
 
         Results on the samples are kept under it.
         """
-        own = ("index", "_porter", "_reader")  # others are the transform, and those of subclasses
+        own = (
+            "index",
+            "leaf",
+            "_porter",
+            "_reader",
+        )  # others are the transform, and those of subclasses
         makes_samples = {name: each for name, each in vars(self).items() if name not in own}
         return self._reader.name_of_contents(), (type(self), makes_samples)
 
@@ -211,6 +226,11 @@ class ShardedDataset:
         """The rows of each block; shape (blocks,)."""
         return self.index.rows
 
+    def announce(self, order: Order, epoch: int, start: int, stop: int, plan: Plan) -> None:
+        """Have the blocks fetched that an order reads next: see `dataporter.law.datasets.Leaf`."""
+        if self._porter is not None:
+            self._porter.announce(order, epoch, start, stop, plan)
+
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order that a loader reads: well mixed, from few blocks at a time."""
         return self.order_of_view(
@@ -242,18 +262,15 @@ class ShardedDataset:
                 "by their value, or name the folder.",
                 ShardWarning,
             )
-        order = order_over(
+        return order_over(
             self.index,
             rows,
             shuffle=shuffle,
             seed=seed,
             step_size=step_size,
             world_size=world_size,
+            leaf=self.leaf,
         )
-        if self._porter is None:
-            return order
-        is_view = rows is not self.index.rows
-        return PortedOrder(order, self._porter, rows if is_view else None)
 
 
 def order_over(
@@ -264,31 +281,16 @@ def order_over(
     seed: int,
     step_size: int,
     world_size: int,
+    leaf: str = "",
 ) -> Order:
     """Choose the order of data in files, of which `rows` samples are made of each block."""
     if not shuffle:
-        return BlockAfterBlock(int(rows.sum()), seed, rows=rows)
+        return BlockAfterBlock(int(rows.sum()), seed, rows=rows, leaf=leaf)
     if int(index.size.sum()) <= SMALL:  # not `decoded`, which depends on columns
-        return ShuffledOrder(int(rows.sum()), seed)
+        return ShuffledBlocks(int(rows.sum()), seed, rows=rows, leaf=leaf)
     blocks = int(np.count_nonzero(rows))
     tracks = tracks_for(blocks, step_size=step_size, world_size=world_size)
-    return TracksOrder(rows, tracks, seed)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PortedOrder(WrappedOrder):
-    """An order whose blocks a porter brings ahead; `rows` are those of a view of them."""
-
-    porter: Porter
-    rows: NDArray[np.int64] | None = None
-
-    def announce(
-        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
-    ) -> None:
-        told = reader or self.order
-        if self.rows is not None:
-            told = RowsOfView(told, self.rows, self.porter.rows)
-        self.porter.announce(told, epoch, start, stop, plan)
+    return TracksOrder(rows, tracks, seed, leaf)
 
 
 def _storage(

@@ -226,7 +226,7 @@ class Decoders:
                 continue
             if announcer not in self._lookaheads:
                 index, bound = self._index, bytes_ahead(self.cache.budget)
-                self._lookaheads[announcer] = Lookahead(index.ends, index.decoded, bound)
+                self._lookaheads[announcer] = Lookahead(index.decoded, bound)
             self._lookaheads[announcer].announce(standing)
         return list(self._lookaheads.values())
 

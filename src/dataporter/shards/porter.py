@@ -28,9 +28,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dataporter.errors import ShardCacheError, ShardError, UnsupportedSystemError
 from dataporter.law import Order, Plan
 from dataporter.shards.cache_folder import cache_folder, entries_of, is_shared
@@ -80,7 +77,8 @@ class Porter:
 
     It can be pickled and forked: all copies share one porter, which starts when it is first
     needed. `folder` is the cache, a folder of the user's cache folder unless given. `cache_bytes`
-    bounds what this dataset takes up there: half of the free disk unless given.
+    bounds what this dataset takes up there: half of the free disk unless given. `leaf` is the name
+    by which orders know the dataset.
     """
 
     def __init__(
@@ -91,6 +89,7 @@ class Porter:
         folder: Path | None = None,
         cache_bytes: int | None = None,
         storage: StorageOptions | None = None,
+        leaf: str = "",
     ) -> None:
         if fcntl is None:
             msg = (
@@ -105,6 +104,7 @@ class Porter:
         self._index = index
         self._storage = storage
         self._format = format
+        self._leaf = leaf
         self._cache_bytes = cache_bytes
         self._folder = cache_folder(folder, index, format)
         self._address = _new_address()
@@ -122,19 +122,14 @@ class Porter:
         weakref.finalize(self, _leave, os.getpid(), self._state, address, own)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_index", "_format", "_cache_bytes", "_storage", "_folder", "_address", "_since")
-        return {name: getattr(self, name) for name in kept}
+        own = ("_index", "_format", "_cache_bytes", "_storage", "_folder", "_address", "_since")
+        return {name: getattr(self, name) for name in (*own, "_leaf")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._prepare(is_copy=True)
 
     # Blocks
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """The rows of each block."""
-        return self._index.rows
 
     def path(self, block: int) -> Path:
         """Return the file of a decoded block, after waiting for it if need be.
@@ -200,7 +195,7 @@ class Porter:
                     self._state.disconnect()
                     continue
                 has_order = self._state.announced != identity
-                message = pack(("announce", has_order, plan, epoch, start, stop))
+                message = pack(("announce", has_order, plan, epoch, start, stop, self._leaf))
                 if _sent_at_once(connection, message, order if has_order else None):
                     self._state.announced = identity
                     return

@@ -106,12 +106,12 @@ class _Server:
         elif kind == "stats":
             answer(client.connection, (None, decoders.statistics()))
         elif kind == "announce":
-            has_order, plan, epoch, start, stop = values
+            has_order, *standing = values
             if has_order:
                 self._orders[client] = None  # if it cannot be loaded here
                 self._orders[client] = client.attachment()
             if order := self._orders.get(client):
-                decoders.announce(client, Standing(order, plan, epoch, start, stop))
+                decoders.announce(client, Standing(order, *standing))
             while self._notes and self._notes.waiting:  # read at the next announcement or question
                 answer(client.connection, self._notes.waiting.popleft())
 

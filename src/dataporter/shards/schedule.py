@@ -35,41 +35,62 @@ def bytes_ahead(cache_bytes: int) -> int:
 
 
 class Standing(NamedTuple):
-    """The place of one rank: all before `start` is delivered, all before `stop` is being read."""
+    """The place of one rank: all before `start` is delivered, all before `stop` is being read.
+
+    `leaf` is the data that the blocks are of, as the order names it.
+    """
 
     order: Order
     plan: Plan
     epoch: int
     start: int
     stop: int
+    leaf: str = ""
+
+
+NO_BLOCK = -1
 
 
 class Need(NamedTuple):
-    """A block, and where it is first used, in positions since the start of the walk's epoch."""
+    """A block, and where it is first used, in positions since the start of the walk's epoch.
+
+    An epoch of which nothing is left to read ends with `NO_BLOCK`, at its end.
+    """
 
     block: int
     at: int
 
 
-def needs(ends: NDArray[np.int64], standing: Standing) -> Iterator[Need]:
-    """Yield the blocks of one rank by first use in each epoch, epoch after epoch, without end."""
-    order, plan, epoch, start, _ = standing
+def needs(blocks: int, standing: Standing) -> Iterator[Need]:
+    """Yield the blocks of one rank by first use in each epoch, epoch after epoch, without end.
+
+    `blocks` is the number of all blocks.
+    """
+    order, plan, epoch, start, _, leaf = standing
     offset = 0
-    while True:
-        seen = np.zeros(len(ends), dtype=bool)
-        for dealt in plan.blocks(start, functools.partial(order.deal, epoch)):
-            indices = order.indices(epoch, dealt)
-            is_here = indices >= 0  # the others are of other data, in a mixture
-            indices, positions = indices[is_here], dealt[is_here]
-            blocks = np.searchsorted(ends, indices, side="right")
-            different, first = np.unique(blocks, return_index=True)
-            new = ~seen[different]
-            seen[different] = True
-            for place in np.sort(first[new]):
-                yield Need(int(blocks[place]), offset + int(positions[place]))
-        if not seen.any() and start == 0:  # `tail="drop"` leaves nothing of an epoch
-            return
+    while plan.num_samples():  # `tail="drop"` may leave nothing of an epoch
+        uses = order.uses(leaf, epoch)
+        coming = uses.first[uses.last >= start]
+        if len(coming):  # nothing is read before the first of them
+            start += max(int(coming.min()) - start, 0) // plan.step_size * plan.step_size
+            yield from _needs_of_epoch(blocks, standing, epoch, start, offset)
+        else:
+            yield Need(NO_BLOCK, offset + order.length)
         epoch, start, offset = epoch + 1, 0, offset + order.length
+
+
+def _needs_of_epoch(
+    blocks: int, standing: Standing, epoch: int, start: int, offset: int
+) -> Iterator[Need]:
+    order, plan = standing.order, standing.plan
+    seen = np.zeros(blocks, dtype=bool)
+    for dealt in plan.blocks(start, functools.partial(order.deal, epoch)):
+        places, read = order.reads(standing.leaf, epoch, dealt)
+        different, first = np.unique(read, return_index=True)
+        new = ~seen[different]
+        seen[different] = True
+        for number in np.sort(first[new]).tolist():
+            yield Need(int(read[number]), offset + int(dealt[places[number]]))
 
 
 def distances(standing: Standing, blocks: int) -> NDArray[np.int64]:
@@ -77,10 +98,8 @@ def distances(standing: Standing, blocks: int) -> NDArray[np.int64]:
 
     All that is read before `stop` is in use: the batches on their way are made in any order.
     """
-    order, _, epoch, start, stop = standing
-    now, later = order.uses(epoch), order.uses(epoch + 1)
-    if now is None or later is None:
-        return np.zeros(blocks, dtype=np.int64)  # any block may be next
+    order, _, epoch, start, stop, leaf = standing
+    now, later = order.uses(leaf, epoch), order.uses(leaf, epoch + 1)
     distance = np.full(blocks, NEVER)
     ahead = np.where(now.first < stop, 0, now.first - start)
     np.minimum.at(distance, now.blocks, np.where(now.last >= start, ahead, NEVER))
@@ -94,25 +113,23 @@ def most_in_use(standing: Standing, sizes: NDArray[np.int64]) -> int:
     In this epoch and the next one, by all ranks, over as many positions as from `start` to `stop`;
     `sizes` has shape (blocks,).
     """
-    order, _, epoch, start, stop = standing
+    order, _, epoch, start, stop, leaf = standing
     before = max(stop - start - 1, 0)  # positions from which a block is in use before it is read
     most = 0
-    for uses in (order.uses(epoch), order.uses(epoch + 1)):
-        if uses is None:
-            return int(sizes.sum())  # any block may be in use
+    for uses in (order.uses(leaf, epoch), order.uses(leaf, epoch + 1)):
         positions = np.concatenate([np.maximum(uses.first - before, 0), uses.last + 1])
         changes = np.concatenate([sizes[uses.blocks], -sizes[uses.blocks]])
         # Where one block ends and another begins, the end comes first.
         in_use = np.cumsum(changes[np.lexsort([changes, positions])])
         most = max(most, int(in_use.max(initial=0)))
-    return most + int(sizes.max(initial=0))
+    return min(most + int(sizes.max(initial=0)), int(sizes.sum()))
 
 
 class Lookahead:
     """The blocks to have ready for one rank, at most `bound` bytes beyond its position."""
 
-    def __init__(self, ends: NDArray[np.int64], decoded: NDArray[np.int64], bound: int) -> None:
-        self._ends, self._decoded, self._bound = ends, decoded, bound
+    def __init__(self, decoded: NDArray[np.int64], bound: int) -> None:
+        self._decoded, self._bound = decoded, bound
         self._standing: Standing | None = None
         self._widest = 0  # of the standings, in positions
         self._origin = 0  # the epoch that the walk began in
@@ -130,7 +147,7 @@ class Lookahead:
             self._found.extendleft(reversed(self._refused))
         else:
             self._origin = standing.epoch
-            self._walk = needs(self._ends, standing)
+            self._walk = needs(len(self._decoded), standing)
             self._found.clear()
             self._beyond.clear()
             self._bytes = 0
@@ -147,16 +164,21 @@ class Lookahead:
         """Return the next block to have ready; None if enough are, until the next announcement."""
         if self._standing is None or self._refused:
             return None
-        if not self._found:
-            self._found.extend(itertools.islice(self._walk, 1))
-        if not self._found:
-            return None
-        need = self._found[0]
-        beyond = need.at - self._since_origin(self._standing.epoch, self._standing.stop)
+        while True:
+            if not self._found:
+                self._found.extend(itertools.islice(self._walk, 1))
+            if not self._found:
+                return None
+            need = self._found[0]
+            beyond = need.at - self._since_origin(self._standing.epoch, self._standing.stop)
+            if beyond >= self._standing.order.length:
+                return None
+            if need.block != NO_BLOCK:
+                break
+            self._found.popleft()  # nothing is read up to here
         if beyond >= 0:
             size = int(self._decoded[need.block])
-            is_enough = self._beyond and self._bytes + size > self._bound
-            if is_enough or beyond >= self._standing.order.length:
+            if self._beyond and self._bytes + size > self._bound:
                 return None
             self._beyond.append(need)
             self._bytes += size
@@ -199,7 +221,7 @@ class Lookahead:
         standing = self._standing
         if standing is None:
             return None
-        count = len(self._ends)
+        count = len(self._decoded)
         if reading is None:
             return distances(standing, count)
         at = standing.start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from dataporter.fetch import Fetcher, Partial
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples, Task
 from dataporter.law import Order, Plan, Tail, Topology
+from dataporter.law.datasets import Leaf, leaves_of, notes_of
 from dataporter.law.epochs import Cursor
 from dataporter.law.explanation import Explanation
 from dataporter.law.ranges import beyond
@@ -144,7 +145,8 @@ class PlannedSource(Source):
         return replace(super().identity(), excluded=self._excluded)
 
     def explained(self, progress: Progress) -> Explanation:
-        return replace(super().explained(progress), order=self._sampler.order)
+        notes = notes_of(self.dataset)
+        return replace(super().explained(progress), order=self._sampler.order, notes=notes)
 
     def fresh(self, epoch: int) -> Progress:
         if self._grows:
@@ -218,7 +220,17 @@ class PlannedSource(Source):
         # The order of now: later passes may have another length, and a load another seed.
         epoch, rest = progress.epoch, self._rest(progress)
         order, whole = self._order_of(epoch), self._plan_of(epoch)
-        run = _Run(progress, order, rest, whole, self._fetch, EpochKeys(self.seed, epoch))
+        run = _Run(
+            progress,
+            order,
+            rest,
+            whole,
+            self._fetch,
+            EpochKeys(self.seed, epoch),
+            leaves=[leaf for leaf in leaves_of(self.dataset) if leaf.leaf in order.leaves]
+            if order.leaves
+            else [],
+        )
         reading = Reading(
             tasks=run.tasks(),
             fetch=self._fetch,
@@ -373,8 +385,11 @@ class _Run(_Shared):
         whole: Plan,
         fetch: Fetcher,
         keys: EpochKeys,
+        *,
+        leaves: Sequence[Leaf],
     ) -> None:
         super().__init__(order, rest, keys)
+        self._leaves = leaves  # those that the order reads
         self._start = start
         self._whole = whole  # the plan of the epoch without gaps
         self._fetch = fetch
@@ -397,7 +412,8 @@ class _Run(_Shared):
             for first in range(0, len(positions), size):
                 if batches % announced == 0:
                     stop = rest.reached(batches + announced)
-                    order.announce(keys.epoch, self._position, stop, self._whole)
+                    for leaf in self._leaves:
+                        leaf.announce(order, keys.epoch, self._position, stop, self._whole)
                 batches += 1
                 number = self._start.batches_processed + batches
                 if order.of_batches:  # a sample comes once an epoch: its index serves as position

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, SupportsIndex, runtime_checkable
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dataporter.arguments import check_flag, check_int
 from dataporter.errors import LeftOutError, OptionError, OptionTypeError, PredicateWarning
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
+from dataporter.law.datasets import InBlocks, Leaf, index_space, leaves_of, notes_of
 from dataporter.layout import counted
 from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
@@ -28,35 +29,11 @@ from dataporter.views.parts import (
     Asked,
     Evidence,
     evidence_of,
-    index_space,
     joined_evidence,
     order_of,
     read,
 )
-from dataporter.views.told_order import ToldOrder
 from dataporter.views.verdicts import Place, digest_of
-
-
-@runtime_checkable
-class InBlocks(Protocol):
-    """A dataset that lies in blocks, such as a `ShardedDataset`, or a view of one."""
-
-    @property
-    def block_rows(self) -> NDArray[np.int64]:
-        """The samples of each block; shape (blocks,)."""
-        ...
-
-    def order_of_view(
-        self,
-        rows: NDArray[np.int64],
-        *,
-        shuffle: bool,
-        seed: int,
-        step_size: int,
-        world_size: int,
-    ) -> Order:
-        """Return the order of a view that makes `rows` samples of each block."""
-        ...
 
 
 def where(
@@ -198,14 +175,25 @@ class Filtered:
         world_size: int,
     ) -> Order:
         """Return the order of a view that makes `rows` samples of each block; shape (blocks,)."""
-        order: Order
         if isinstance(self.data, InBlocks):
             asked = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
-            order = self.data.order_of_view(rows, seed=seed, **asked._asdict())
-        else:
-            order = (ShuffledOrder if shuffle else SequentialOrder)(int(rows.sum()), seed)
+            return self.data.order_of_view(rows, seed=seed, **asked._asdict())
+        return (ShuffledOrder if shuffle else SequentialOrder)(int(rows.sum()), seed)
+
+    def leaves(self) -> list[Leaf]:
+        """Return the leaves of the data."""
+        return leaves_of(self.data)
+
+    @property
+    def leaf(self) -> str | None:
+        """The name of the leaf whose blocks these are."""
+        return self.data.leaf if isinstance(self.data, InBlocks) else None
+
+    def notes(self) -> list[tuple[str, str]]:
+        """Say what is kept."""
         percent = 100 * len(self) / self._kept.length
-        return ToldOrder(order, "filter", f"{self.name!r} keeps {self._share()} ({percent:.1f} %)")
+        words = f"{self.name!r} keeps {self._share()} ({percent:.1f} %)"
+        return [*notes_of(self.data), ("filter", words)]
 
 
 class LazilyFiltered:
@@ -256,11 +244,19 @@ class LazilyFiltered:
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order of the data, in which samples that do not pass have positions too."""
         asked = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
+        return order_of(self.data, len(self), asked, seed)
+
+    def leaves(self) -> list[Leaf]:
+        """Return the leaves of the data."""
+        return leaves_of(self.data)
+
+    def notes(self) -> list[tuple[str, str]]:
+        """Say what becomes of samples that do not pass."""
         words = (
             f"{self.name!r} is evaluated as samples are read: those that do not pass are counted, "
             "and left out of their batches, which are shorter then"
         )
-        return ToldOrder(order_of(self.data, len(self), asked, seed), "filter", words)
+        return [*notes_of(self.data), ("filter", words)]
 
 
 def _shown(data: Any) -> str:

@@ -13,12 +13,19 @@ import numpy as np
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.fetch.fetcher import getitems_of
 from dataporter.fetch.vectorised import Gather
+from dataporter.law.datasets import (
+    Leaf,
+    chooses_batches,
+    index_space,
+    leaves_of,
+    leaves_samples_out,
+)
 from dataporter.layout import counted
 from dataporter.sources.counters import summed_counters
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.joined_batches import gather_of_parts
 from dataporter.views.mixture_order import MixtureOrder, Part, seeded, shifts
-from dataporter.views.parts import Asked, index_space, order_of, read
+from dataporter.views.parts import Asked, order_of, read
 from dataporter.views.segments import Segment, read_whole
 from dataporter.views.shares import as_integers
 
@@ -125,13 +132,12 @@ class Mixture:
     @property
     def leaves_samples_out(self) -> bool:
         """True if a part does so: batches may be shorter."""
-        return any(getattr(data, "leaves_samples_out", False) for data in self._datasets.values())
+        return any(map(leaves_samples_out, self._datasets.values()))
 
     @property
     def chooses_batches(self) -> bool:
         """True if batches of another size would have other samples, here or in a part."""
-        in_parts = (getattr(data, "chooses_batches", False) for data in self._datasets.values())
-        return self._batches_from == "one" or any(in_parts)
+        return self._batches_from == "one" or any(map(chooses_batches, self._datasets.values()))
 
     def __getitem__(self, index: int) -> Any:
         (sample,) = self.__getitems__([index])
@@ -191,6 +197,10 @@ class Mixture:
     def stats(self) -> dict[str, Any]:
         """Return the counters of all parts that keep some, together."""
         return summed_counters(self._datasets.values())
+
+    def leaves(self) -> list[Leaf]:
+        """Return the leaves of all parts."""
+        return [leaf for data in self._datasets.values() for leaf in leaves_of(data)]
 
     def fingerprint(self) -> str:
         """Return the names of the parts. Their data is named by the order."""

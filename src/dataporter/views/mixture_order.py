@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order, Plan, Uses
+from dataporter.law import Order, Uses
 from dataporter.law.keys import key_as_int
-from dataporter.views.part_of import PartOf
+from dataporter.law.orders import NOTHING, UNUSED, Derived
 from dataporter.views.segments import Segment, Segments, continued
 
 _NAME = "mixture-1"  # the number rises if the order ever changes
@@ -53,6 +53,7 @@ class MixtureOrder(Order):
     # Parts that a saved run had lost, as its name describes them; None if it does not.
     removed: Mapping[str, Any] = field(default_factory=dict)
     id: str = field(init=False, repr=False)
+    _uses: Derived = field(default_factory=Derived, init=False, repr=False)
 
     names_data = True
 
@@ -187,41 +188,50 @@ class MixtureOrder(Order):
         removed = {name: each for name, each in self.removed.items() if name not in parts}
         return replace(self, parts=parts, segments=segments, wanted=(), removed=removed)
 
-    # Those who fetch
+    # What it is read from
 
-    def announce(
-        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
-    ) -> None:
-        told = reader or self.bare()
-        for number, part in enumerate(self.parts.values()):
-            plain, beyond = (int(each[number]) for each in self._shifts)
-            share = PartOf(told, plain, part.samples, number, beyond, part.further)
-            part.order.announce(epoch, start, stop, plan, share)
+    @cached_property
+    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
+        return frozenset().union(*(part.order.leaves for part in self.parts.values()))
 
-    def bare(self) -> MixtureOrder:
-        parts = {name: part._replace(order=part.order.bare()) for name, part in self.parts.items()}
-        return replace(self, parts=parts)
+    def reads(
+        self, leaf: str, epoch: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the blocks that the parts made of a leaf read; other parts are not asked."""
+        found = [(NOTHING, NOTHING)]
+        for _, there, part, (own_epoch, own) in self._drawn(epoch, positions):
+            if leaf in part.order.leaves:
+                places, blocks = part.order.reads(leaf, own_epoch, own)
+                found.append((there[places], blocks))
+        places, blocks = map(np.concatenate, zip(*found, strict=True))
+        by_place = np.argsort(places, kind="stable")
+        return places[by_place], blocks[by_place]
 
-    def uses_of_part(self, number: int, epoch: int) -> Uses | None:
-        """Return the stretches of an epoch in which blocks of a part are read; None if unknown."""
-        part = list(self.parts.values())[number]
+    def uses(self, leaf: str, epoch: int) -> Uses:
+        return self._uses.of((leaf, epoch), lambda: self._joined_uses(leaf, epoch))
+
+    def _joined_uses(self, leaf: str, epoch: int) -> Uses:
+        """Return the uses of parts in all of their epochs that this epoch draws from."""
+        parts = enumerate(self.parts.values())
+        found = [UNUSED]  # a part may have no turn in an epoch
+        for number, part in parts:
+            if leaf in part.order.leaves:
+                found += self._uses_of_part(number, part.order, leaf, epoch)
+        return Uses(*map(np.concatenate, zip(*found, strict=True))).by_first()
+
+    def _uses_of_part(self, number: int, order: Order, leaf: str, epoch: int) -> Iterator[Uses]:
         begin = epoch * self.length
-        first, last = (int(self._places.counts(at)[number]) for at in (begin, begin + self.length))
-        none = np.zeros(0, dtype=np.int64)
-        # A part may have no turn in an epoch.
-        found: list[tuple[NDArray[np.int64], ...]] = [(none, none, none)]
-        for own_epoch in range(first // part.order.length, -(-last // part.order.length)):
-            known = part.order.uses(own_epoch)
-            if known is None:
-                return None
-            at = own_epoch * part.order.length
-            spans = [self._places.positions_of(number, at + draws) for draws in known[1:]]
-            within = (spans[1] >= begin) & (spans[0] < begin + self.length)
-            clipped = [np.clip(span[within] - begin, 0, self.length - 1) for span in spans]
-            found.append((known[0][within], *clipped))
-        joined = [np.concatenate(columns) for columns in zip(*found, strict=True)]
-        by_first = np.argsort(joined[1], kind="stable")
-        return Uses(*(column[by_first] for column in joined))
+        end = begin + self.length
+        first, last = (int(self._places.counts(at)[number]) for at in (begin, end))
+        for own_epoch in range(first // order.length, -(-last // order.length)):
+            blocks, *spans = order.uses(leaf, own_epoch)
+            at = own_epoch * order.length
+            starts, stops = (self._places.positions_of(number, at + draws) for draws in spans)
+            within = (stops >= begin) & (starts < end)
+            starts, stops = (
+                np.clip(span[within] - begin, 0, self.length - 1) for span in (starts, stops)
+            )
+            yield Uses(blocks[within], starts, stops)
 
     # Words
 

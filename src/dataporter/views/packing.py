@@ -17,6 +17,13 @@ from dataporter.errors import OptionError, OptionTypeError, PredicateWarning
 from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.vectorised import Gather
 from dataporter.law import Order, SequentialOrder, ShuffledOrder
+from dataporter.law.datasets import (
+    InBlocks,
+    Leaf,
+    has_flat_columns,
+    leaves_of,
+    leaves_samples_out,
+)
 from dataporter.law.tracks import tracks_for
 from dataporter.layout import counted
 from dataporter.sources.counters import counters_of
@@ -166,11 +173,10 @@ class Packed:
                 f"with {self.num_tokens:,} tokens. Choose a shorter length."
             )
             raise OptionError(msg)
-        rows = getattr(data, "block_rows", None)
+        rows = data.block_rows if isinstance(data, InBlocks) else None
         self._bounds = None if rows is None else np.append(0, np.cumsum(rows))
         self._flat: FlatTokens | None = None
-        is_plain = ids.tokenizer is None and end_id is None and hasattr(data, "flat_lists")
-        is_plain = is_plain and getattr(data, "transform", None) is None
+        is_plain = ids.tokenizer is None and end_id is None and has_flat_columns(data)
         if self._bounds is not None and is_plain:
             self._flat = FlatTokens(data, ids.column, self._bounds, lengths)
         self._layout: Layout
@@ -186,7 +192,7 @@ class Packed:
         if self._bounds is None:
             return None if count <= _SHUFFLED else _every(-(-count // _SHUFFLED), count)
         order = self._data.epoch_order(shuffle=True, seed=0, step_size=1, world_size=1)
-        return None if isinstance(order.bare(), ShuffledOrder) else self._bounds  # small data
+        return None if isinstance(order, ShuffledOrder) else self._bounds  # small data
 
     def __repr__(self) -> str:
         samples = "window" if self.kind == "windows" else "bin"
@@ -293,10 +299,8 @@ class Packed:
         return ShuffledOrder(len(self), seed) if shuffle else SequentialOrder(len(self), seed)
 
     def _order_of_windows(self, windows: Windows, asked: dict[str, Any], seed: int) -> WindowOrder:
-        of = None
-        if self._bounds is not None:
-            of = self._data.epoch_order(seed=seed, **asked)
         blocks = windows.bounds
+        leaf = self._data.leaf if isinstance(self._data, InBlocks) else None
         tracks = 1
         if blocks is not None and asked["shuffle"]:
             filled = int(np.count_nonzero(windows.tokens))
@@ -310,9 +314,13 @@ class Packed:
             tracks=tracks,
             shuffles=asked["shuffle"],
             seed=seed,
-            rows=None if blocks is None else blocks[:-1],
-            of=of,
+            leaf=leaf,
+            ends=None if self._bounds is None or blocks is not None else self._bounds[1:],
         )
+
+    def leaves(self) -> list[Leaf]:
+        """Return the leaves of the data."""
+        return leaves_of(self._data)
 
 
 def collate_packed(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -390,7 +398,7 @@ def _check(data: Any, ids: TokenIds, kind: Any, last: Any, pad_id: Any, end_id: 
             'Mixture({"web": (packed(web), 0.7), "code": (packed(code), 0.3)}).'
         )
         raise OptionTypeError(msg)
-    if getattr(data, "leaves_samples_out", False):
+    if leaves_samples_out(data):
         msg = (
             f"{type(data).__name__} leaves samples out as they are read, so their tokens cannot be "
             "counted ahead. Use where(…) without lazy=True, and pack that."

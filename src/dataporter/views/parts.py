@@ -7,13 +7,14 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 from dataporter.fetch.fetcher import getitems_of
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
+from dataporter.law.datasets import HasFingerprint, MadeFrom
 from dataporter.sources.fingerprint import declared_fingerprint
 from dataporter.views.code_hash import code_hash
 
@@ -39,14 +40,6 @@ def read(data: Any, indices: Sequence[int]) -> Sequence[Any]:
     return [data[index] for index in indices] if getitems is None else getitems(indices)
 
 
-def index_space(data: Any) -> int:
-    """Return the number that all indices of a dataset are below.
-
-    That is its length, unless its order has further indices for samples that no plain index has.
-    """
-    return int(getattr(data, "index_space", len(data)))
-
-
 class Evidence(NamedTuple):
     """All that samples are made from. Where it is the same, results on them may be taken over."""
 
@@ -57,15 +50,6 @@ class Evidence(NamedTuple):
     def code_hash(self) -> str:
         """Hash the code that makes samples; raise `UnknownCodeError` if some may change unseen."""
         return f"{code_hash(*self.code)} {code_hash(*self.datasets, is_data=True)}"
-
-
-@runtime_checkable
-class MadeFrom(Protocol):
-    """A dataset that knows what its samples are made from."""
-
-    def made_from(self) -> tuple[Any, ...] | None:
-        """Return the fields of `Evidence`."""
-        ...
 
 
 def evidence_of(data: Any) -> Evidence | None:
@@ -82,7 +66,7 @@ def evidence_of(data: Any) -> Evidence | None:
         return joined_evidence([data.dataset], hashlib.blake2b(chosen, digest_size=8).hexdigest())
     if type(data) is ConcatDataset:
         return joined_evidence(data.datasets, "one after the other")
-    if callable(getattr(data, "fingerprint", None)):
+    if isinstance(data, HasFingerprint):
         return Evidence(str(declared_fingerprint(data)), (), (data,))
     # A program that holds such a dataset has imported its package already.
     known = sys.modules.get("datasets")

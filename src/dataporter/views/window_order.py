@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order, Plan, Uses, WrappedOrder
+from dataporter.law import Order, Uses
 from dataporter.law.keys import key_as_int
-from dataporter.law.orders import Derived
+from dataporter.law.orders import NOTHING, UNUSED, Derived
 from dataporter.law.tracks import Tracks
 from dataporter.views.tape import AS_STORED, Tape
 from dataporter.views.windows import key_of, tape_of_blocks
@@ -38,8 +38,9 @@ class WindowOrder(Order):
     tracks: int
     shuffles: bool
     seed: int = 0
-    rows: NDArray[np.int64] | None = None  # first rows of blocks; None if a block is a row
-    of: Order | None = field(default=None, repr=False)  # whose data has to be fetched
+    leaf: str | None = None  # whose blocks are read, if there are any
+    # Where blocks of the leaf end, in documents, if each document is a block here.
+    ends: NDArray[np.int64] | None = None
     id: str = field(init=False, repr=False)
     _derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
     _tapes: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
@@ -72,21 +73,32 @@ class WindowOrder(Order):
     ) -> tuple[int, NDArray[np.int64]]:
         return self._epoch(epoch).tracks.dealt_between(start, stop, low, high)
 
-    def announce(
-        self, epoch: int, start: int, stop: int, plan: Plan, reader: Order | None = None
-    ) -> None:
-        if self.of is not None:
-            told = RowsOfWindows(reader or self.bare(), self.bare())
-            self.of.announce(epoch, start, stop, plan, told)
+    @property
+    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
+        return frozenset() if self.leaf is None else frozenset({self.leaf})
 
-    def bare(self) -> WindowOrder:
-        return replace(self, of=None)
+    def reads(
+        self, leaf: str, epoch: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if leaf != self.leaf or not len(positions):
+            return NOTHING, NOTHING
+        key, tracks = self._epoch(epoch)
+        tape = self.tape(key)
+        starts = tracks.places(positions) * self.window
+        pieces = tape.cut(starts, np.minimum(starts + self.window, tape.edges[-1]))
+        blocks = pieces.numbers
+        if self.ends is not None:
+            blocks = np.searchsorted(self.ends, blocks, side="right")
+        return np.repeat(np.arange(len(positions)), pieces.counts), blocks
 
-    def uses(self, epoch: int) -> Uses | None:
-        if self.rows is None:
-            return None
-        tape = self.tape(self._epoch(epoch).key)
-        starts = self._epoch(epoch).tracks.starts
+    def uses(self, leaf: str, epoch: int) -> Uses:
+        if leaf != self.leaf:
+            return UNUSED
+        key, tracks = self._epoch(epoch)
+        tape, starts = self.tape(key), tracks.starts
+        if self.ends is not None:  # any block may be next
+            blocks = np.unique(np.searchsorted(self.ends, tape.numbers, side="right"))
+            return Uses.throughout(blocks, self.length)
         filled = np.flatnonzero((np.diff(tape.edges) > 0) & (tape.edges[:-1] < self._read))
         first = tape.edges[filled] // self.window  # windows, of each block
         last = np.minimum((tape.edges[filled + 1] - 1) // self.window, self.length - 1)
@@ -97,9 +109,7 @@ class WindowOrder(Order):
         track = np.arange(len(own)) - np.repeat(np.cumsum(count) - count, count) + track[own]
         begin = (np.maximum(first[own], starts[track]) - starts[track]) * self.tracks
         end = (np.minimum(last[own], starts[track + 1] - 1) - starts[track] + 1) * self.tracks - 1
-        by_first = np.argsort(begin, kind="stable")
-        blocks = tape.numbers[filled][own]
-        return Uses(blocks[by_first], begin[by_first], np.minimum(end, self.length - 1)[by_first])
+        return Uses(tape.numbers[filled][own], begin, np.minimum(end, self.length - 1)).by_first()
 
     @property
     def _read(self) -> int:
@@ -112,35 +122,6 @@ class WindowOrder(Order):
 
     def _epoch(self, epoch: int) -> _Epoch:
         return self._derived.of(epoch, lambda: _Epoch.of(self, epoch))
-
-    def rows_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return a row of the block in which each window ends; -1 stays -1.
-
-        The block in which it begins is read by the window before it, unless it is the first one
-        of a track.
-        """
-        keys, windows = np.divmod(indices, self.length)
-        rows = np.full(len(indices), -1, dtype=np.int64)
-        for key in np.unique(keys[indices >= 0]).tolist():
-            there = keys == key
-            tape = self.tape(key)
-            last = np.minimum((windows[there] + 1) * self.window, tape.edges[-1]) - 1
-            blocks = tape.numbers[np.searchsorted(tape.edges, last, side="right") - 1]
-            rows[there] = blocks if self.rows is None else self.rows[blocks]
-        return rows
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowsOfWindows(WrappedOrder):
-    """The rows of the data that are read at the positions of `order`, which reads packed windows.
-
-    A window is told as one row of the block that it ends in.
-    """
-
-    windows: WindowOrder
-
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.windows.rows_of(self.order.indices(epoch, positions))
 
 
 class _Epoch(NamedTuple):

@@ -116,7 +116,7 @@ class Share:
 
     def brought(self, bound: int) -> set[int]:
         """The blocks that its porter brings, with those of the next epoch that it looks ahead."""
-        ahead = Lookahead(self.index.ends, self.index.decoded, bound)
+        ahead = Lookahead(self.index.decoded, bound)
         ahead.announce(Standing(self.order, self.plan, 0, self.start, LENGTH))
         return {need.block for need in iter(ahead.next, None)}
 

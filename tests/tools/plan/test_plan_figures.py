@@ -83,7 +83,7 @@ def test_reads_and_blocks_in_use_are_those_of_a_slow_model(rows, power, run, dat
 
 def runs_of_use(order, blocks):
     """Yield each block with the first and the last of positions that use it without a pause."""
-    uses = order.uses(0)
+    uses = order.uses("", 0)
     at = np.arange(order.length)
     for block in range(blocks):
         of = uses.blocks == block
@@ -101,7 +101,7 @@ def runs_of_use(order, blocks):
 def test_the_load_over_an_epoch_is_that_of_a_slow_model(rows, power, data):
     index = index_of(rows)
     order = TracksOrder(index.rows, 1 << power)
-    uses = uses_of(order, index)
+    uses = uses_of(order)
     start = data.draw(st.integers(0, order.length - 1))
     stop = data.draw(st.integers(start + 1, order.length))
     amounts = np.arange(1, len(rows) + 1)

@@ -15,7 +15,7 @@ from dataporter.law import Order, SequentialOrder, ShuffledOrder, Uses
 from dataporter.law.explanation import Explanation
 from dataporter.law.permutation import MAX_LENGTH
 from dataporter.law.state import Identity, Progress
-from dataporter.law.tracks import BlockAfterBlock, TracksOrder
+from dataporter.law.tracks import BlockAfterBlock, ShuffledBlocks, TracksOrder
 from dataporter.layout import Row, counted
 from dataporter.shards.index import Index
 from dataporter.tools.units import size
@@ -117,7 +117,7 @@ def order_of(identity: Identity, index: Index) -> Order | None:
     if identity.order == SequentialOrder.id:
         order = BlockAfterBlock(length, seed, rows=index.rows)
     elif identity.order == ShuffledOrder.id and length <= MAX_LENGTH:
-        order = ShuffledOrder(length, seed)
+        order = ShuffledBlocks(length, seed, rows=index.rows)
     else:
         order = TracksOrder(index.rows, 1, seed).resumed(identity.order)
     return order if order.id == identity.order else None
@@ -133,7 +133,7 @@ def locate(explanation: Explanation, index: Index, order: Order) -> InFiles:
     positions = rest.around(rest.start + np.arange(step, dtype=np.int64))
     indices = order.indices(epoch, positions)
     blocks, rows = index.locate(indices)
-    uses = _uses(order, epoch, index)
+    uses = order.uses("", epoch)
     return InFiles(
         epoch=epoch,
         position=start,
@@ -157,13 +157,6 @@ def locate(explanation: Explanation, index: Index, order: Order) -> InFiles:
         ),
         is_whole_shuffle=isinstance(order, ShuffledOrder),
     )
-
-
-def _uses(order: Order, epoch: int, index: Index) -> Uses:
-    if (uses := order.uses(epoch)) is not None:
-        return uses
-    filled = np.flatnonzero(index.rows)  # any position may read any block
-    return Uses(filled, np.zeros_like(filled), np.full_like(filled, len(index) - 1))
 
 
 def _counts(uses: Uses, position: int, index: Index) -> BlockCounts:

@@ -61,23 +61,19 @@ class FirstStep:
     block: NDArray[np.int64]
 
 
-def uses_of(order: Order, index: Index, epoch: int = 0) -> Uses:
-    """Return when blocks are in use in an epoch, sorted by block: always, if it is not known.
+def uses_of(order: Order, epoch: int = 0) -> Uses:
+    """Return when blocks are in use in an epoch, sorted by block.
 
     Stretches of one block that overlap are joined: the block stays in use.
     """
-    uses = order.uses(epoch)
-    if uses is None:  # any position may read any block
-        filled = np.flatnonzero(index.rows)
-        return Uses(filled, np.zeros_like(filled), np.full_like(filled, order.length - 1))
-    return Uses(*joined(*uses))
+    return Uses(*joined(*order.uses("", epoch)))
 
 
 def reads_of(
     order: Order, index: Index, run: PlannedRun, start: int = 0, most: int = EVALUATED
 ) -> Reads:
     """Evaluate the steps from a position on."""
-    uses = uses_of(order, index)
+    uses = uses_of(order)
     stretches = _Stretches(uses, len(index.rows))
     keys, begun = np.empty(0, np.int64), np.empty(0, np.int64)
     steps = last = mates = samples = 0
