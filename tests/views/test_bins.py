@@ -1,13 +1,15 @@
 """Best fit: whole documents in bins, each token once, and bins well filled."""
 
 import itertools
+import pickle
 import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataporter.law.tracks import BlockAfterBlock, ShuffledBlocks, TracksOrder
 from dataporter.views.bins import best_fit
 
 document_lengths = st.lists(st.integers(0, 40), max_size=60)
@@ -88,3 +90,39 @@ def test_the_time_of_packing_grows_with_the_documents_and_not_with_their_square(
     # The least of some, beside each other: what else the machine does only adds to them.
     few, many = (min(seconds(count) for _ in range(3)) for count in (10_000, 320_000))
     assert many < 32 * 8 * few  # the square would be 32 * 32
+
+
+KINDS = {
+    "tracks": lambda rows, spans: TracksOrder(rows, 2, 1, "corpus", spans),
+    "in order": lambda rows, spans: BlockAfterBlock(
+        int(rows.sum()), rows=rows, leaf="corpus", spans=spans
+    ),
+    "shuffled": lambda rows, spans: ShuffledBlocks(
+        int(rows.sum()), 3, rows=rows, leaf="corpus", spans=spans
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30)
+@given(
+    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=60),
+    cuts=st.lists(st.integers(0, 60), max_size=6),
+    epoch=st.integers(0, 3),
+)
+def test_an_order_of_bins_says_all_blocks_that_each_is_made_of(kind, lengths, cuts, epoch):
+    lengths = np.array([*lengths, 5], np.int32)
+    bounds = np.array([0, *sorted(min(cut, len(lengths)) for cut in cuts), len(lengths)])
+    bins = best_fit(lengths, bounds, 16)
+    order = KINDS[kind](bins.per_block(bounds), bins.spans(bounds))
+    order = pickle.loads(pickle.dumps(order))
+    uses = order.uses("corpus", epoch)
+    assert np.all(np.diff(uses.first) >= 0)
+    places, blocks = order.reads("corpus", epoch, np.arange(order.length))
+    for position, index in enumerate(order.indices(epoch, np.arange(order.length)).tolist()):
+        documents = bins.pieces(np.array([index])).numbers
+        expected = set((np.searchsorted(bounds, documents, side="right") - 1).tolist())
+        assert sorted(expected) == blocks[places == position].tolist()
+        for block in expected:
+            there = uses.blocks == block
+            assert np.any((uses.first[there] <= position) & (position <= uses.last[there]))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dataporter.law.orders import Order
 from dataporter.law.plan import Plan
+from dataporter.law.tracks import Spans
 
 # Orders and indices
 
@@ -81,13 +82,17 @@ class InBlocks(Protocol):
     def order_of_view(
         self,
         rows: NDArray[np.int64],
+        spans: Spans | None = None,
         *,
         shuffle: bool,
         seed: int,
         step_size: int,
         world_size: int,
     ) -> Order:
-        """Return the order of a view that makes `rows` samples of each block."""
+        """Return the order of a view that makes `rows` samples of each block.
+
+        `spans` says which samples are made of several blocks.
+        """
         ...
 
 

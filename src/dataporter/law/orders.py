@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from dataporter.errors import OptionError
 from dataporter.law.keys import key_as_int, uniform
 from dataporter.law.permutation import MAX_LENGTH, Permutation
+from dataporter.law.ranges import joined
 
 NOTHING: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _DERIVED = 4  # epochs of which an order keeps what it has computed
@@ -67,6 +68,10 @@ class Uses(NamedTuple):
         """Return the same stretches, those first that begin first."""
         order = np.argsort(self.first, kind="stable")
         return Uses(*(column[order] for column in self))
+
+    def joined(self) -> Uses:
+        """Return the same, sorted by block, with stretches of a block that overlap as one."""
+        return Uses(*joined(*self))
 
     @classmethod
     def throughout(cls, blocks: NDArray[np.int64], length: int) -> Uses:

@@ -96,3 +96,24 @@ def outside(ranges: Ranges, start: int, stop: int) -> list[int]:
         found += range(start, min(first, stop))
         start = max(start, end)
     return [*found, *range(start, stop)]
+
+
+def joined(
+    group: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Join the intervals of each group; ends are inside. The answer is sorted by group and begin.
+
+    >>> groups = np.array([7, 3, 7, 7])
+    >>> joined(groups, np.array([5, 0, 0, 3]), np.array([6, 9, 3, 4]))
+    (array([3, 7]), array([0, 0]), array([9, 6]))
+    """
+    by_begin = np.lexsort((begin, group))
+    group, begin, end = group[by_begin], begin[by_begin], end[by_begin]
+    span = int(end.max(initial=0)) + 2
+    number = np.cumsum(np.diff(group, prepend=group[:1]) != 0)
+    reached = np.maximum.accumulate(number * span + end) - number * span
+    is_new = np.ones(len(group), dtype=bool)
+    is_new[1:] = (group[1:] != group[:-1]) | (begin[1:] > reached[:-1] + 1)
+    first = np.flatnonzero(is_new)
+    last = np.append(first[1:], len(group)) - 1
+    return group[first], begin[first], reached[last]

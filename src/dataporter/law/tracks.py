@@ -22,8 +22,10 @@ import functools
 import hashlib
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,8 +77,93 @@ def tracks_for(blocks: int, *, step_size: int, world_size: int) -> int:
     return min(1 << (wanted - 1).bit_length(), 1 << (most.bit_length() - 1), _MOST_TRACKS)
 
 
+class Spans(NamedTuple):
+    """The blocks that samples of a view read, where some are made of several blocks."""
+
+    ends: NDArray[np.int64]  # where those of each sample end in `blocks`; shape (samples,)
+    blocks: NDArray[np.int64]
+    home_ends: NDArray[np.int64]  # likewise of the samples that lie in each block together
+    home_blocks: NDArray[np.int64]
+
+    @classmethod
+    def over(
+        cls, rows: NDArray[np.int64], samples: NDArray[np.int64], blocks: NDArray[np.int64]
+    ) -> Spans | None:
+        """Make it from pairs, sorted by samples, of which `rows` lie in each block.
+
+        None if all of them are read from the block that they lie in.
+
+        >>> Spans.over(np.array([2, 1]), np.array([0, 0, 1, 2]), np.array([0, 1, 0, 1])).blocks
+        array([0, 1, 0, 1])
+        """
+        home = np.repeat(np.arange(len(rows)), rows)
+        if len(samples) == len(home) and np.array_equal(blocks, home):
+            return None
+        pairs = np.unique(home[samples] * len(rows) + blocks)
+        of_home, found = np.divmod(pairs, len(rows))
+        ends = np.cumsum(np.bincount(samples, minlength=len(home)))
+        return cls(ends, blocks, np.cumsum(np.bincount(of_home, minlength=len(rows))), found)
+
+    def of(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the blocks that samples read: places in `samples`, and blocks."""
+        return _listed(self.ends, self.blocks, samples)
+
+    def spread(self, uses: Uses) -> Uses:
+        """Return the uses of all blocks from which samples are read that lie in others."""
+        places, blocks = _listed(self.home_ends, self.home_blocks, uses.blocks)
+        return Uses(blocks, uses.first[places], uses.last[places])
+
+
+def _listed(
+    ends: NDArray[np.int64], values: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the values of the lists with some numbers, each with its place in `numbers`."""
+    first = np.where(numbers > 0, ends[numbers - 1], 0)
+    counts = ends[numbers] - first
+    places = np.repeat(np.arange(len(numbers)), counts)
+    within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return places, values[first[places] + within]
+
+
+class BlockOrder(Order):
+    """An order of data in blocks, or of a view that makes `rows` samples of each block."""
+
+    __slots__ = ()
+
+    rows: NDArray[np.int64]
+    leaf: str  # whose blocks they are
+    spans: Spans | None  # where samples are made of several blocks
+
+    @property
+    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
+        return frozenset({self.leaf})
+
+    def reads(
+        self, leaf: str, epoch: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if leaf != self.leaf:
+            return NOTHING, NOTHING
+        if self.spans is not None:
+            return self.spans.of(self.indices(epoch, positions))
+        return np.arange(len(positions)), self._blocks_at(epoch, positions)
+
+    def uses(self, leaf: str, epoch: int) -> Uses:
+        if leaf != self.leaf:
+            return UNUSED
+        uses = self._uses(epoch)
+        return uses if self.spans is None else self.spans.spread(uses)
+
+    def _blocks_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the block that the sample at each position lies in."""
+        return np.searchsorted(np.cumsum(self.rows), self.indices(epoch, positions), side="right")
+
+    @abstractmethod
+    def _uses(self, epoch: int) -> Uses:
+        """Return the stretches in which samples are read that lie in each block."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class TracksOrder(Order):
+class TracksOrder(BlockOrder):
     """An order in which blocks that are read together are few, and samples well mixed.
 
     >>> order = TracksOrder(np.array([3, 0, 4]), tracks=2, seed=1)
@@ -88,6 +175,7 @@ class TracksOrder(Order):
     tracks: int
     seed: int = 0
     leaf: str = ""  # whose blocks they are
+    spans: Spans | None = field(default=None, repr=False)
     length: int = field(init=False)
     id: str = field(init=False, repr=False)
     _derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
@@ -119,19 +207,11 @@ class TracksOrder(Order):
     ) -> tuple[int, NDArray[np.int64]]:
         return self._tape(epoch).tracks.dealt_between(start, stop, low, high)
 
-    @property
-    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
-        return frozenset({self.leaf})
+    def _blocks_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._tape(epoch).blocks_at(positions)
 
-    def reads(
-        self, leaf: str, epoch: int, positions: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if leaf != self.leaf:
-            return NOTHING, NOTHING
-        return np.arange(len(positions)), self._tape(epoch).blocks_at(positions)
-
-    def uses(self, leaf: str, epoch: int) -> Uses:
-        return self._tape(epoch).uses if leaf == self.leaf else UNUSED
+    def _uses(self, epoch: int) -> Uses:
+        return self._tape(epoch).uses
 
     def _tape(self, epoch: int) -> _Tape:
         make = functools.partial(_Tape, self.rows, self.tracks, self.seed, epoch)
@@ -139,7 +219,7 @@ class TracksOrder(Order):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BlockAfterBlock(SequentialOrder):
+class BlockAfterBlock(BlockOrder, SequentialOrder):
     """The order of the files, one block after the other.
 
     >>> BlockAfterBlock(7, rows=np.array([3, 0, 4])).uses("", 0).first.tolist()
@@ -148,32 +228,16 @@ class BlockAfterBlock(SequentialOrder):
 
     rows: NDArray[np.int64] = field(kw_only=True)  # of each block
     leaf: str = field(default="", kw_only=True)  # whose blocks they are
+    spans: Spans | None = field(default=None, kw_only=True, repr=False)
 
-    @property
-    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
-        return frozenset({self.leaf})
-
-    def reads(
-        self,
-        leaf: str,
-        epoch: int,  # noqa: ARG002  the same in every epoch
-        positions: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if leaf != self.leaf:
-            return NOTHING, NOTHING
-        blocks = np.searchsorted(np.cumsum(self.rows), positions, side="right")
-        return np.arange(len(positions)), blocks
-
-    def uses(self, leaf: str, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
-        if leaf != self.leaf:
-            return UNUSED
+    def _uses(self, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
         blocks = np.flatnonzero(self.rows)
         ends = np.cumsum(self.rows)[blocks]
         return Uses(blocks, ends - self.rows[blocks], ends - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShuffledBlocks(ShuffledOrder):
+class ShuffledBlocks(BlockOrder, ShuffledOrder):
     """The global shuffle of data in blocks: any of them may be read at any position.
 
     >>> ShuffledBlocks(7, rows=np.array([3, 0, 4])).uses("", 0).last.tolist()
@@ -182,23 +246,9 @@ class ShuffledBlocks(ShuffledOrder):
 
     rows: NDArray[np.int64] = field(kw_only=True)  # of each block
     leaf: str = field(default="", kw_only=True)  # whose blocks they are
+    spans: Spans | None = field(default=None, kw_only=True, repr=False)
 
-    @property
-    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
-        return frozenset({self.leaf})
-
-    def reads(
-        self, leaf: str, epoch: int, positions: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if leaf != self.leaf:
-            return NOTHING, NOTHING
-        indices = self.indices(epoch, positions)
-        blocks = np.searchsorted(np.cumsum(self.rows), indices, side="right")
-        return np.arange(len(positions)), blocks
-
-    def uses(self, leaf: str, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
-        if leaf != self.leaf:
-            return UNUSED
+    def _uses(self, epoch: int) -> Uses:  # noqa: ARG002  likewise
         return Uses.throughout(np.flatnonzero(self.rows), self.length)
 
 

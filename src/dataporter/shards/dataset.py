@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from dataporter.arguments import check_flag, check_int, check_number
 from dataporter.errors import OptionError, OptionTypeError, ShardWarning
 from dataporter.law import Order, Plan
-from dataporter.law.tracks import BlockAfterBlock, ShuffledBlocks, TracksOrder, tracks_for
+from dataporter.law.tracks import BlockAfterBlock, ShuffledBlocks, Spans, TracksOrder, tracks_for
 from dataporter.layout import counted
 from dataporter.shards.building import warn_of
 from dataporter.shards.formats.format import ReadOptions, Sample
@@ -244,6 +244,7 @@ class ShardedDataset:
     def order_of_view(
         self,
         rows: NDArray[np.int64],
+        spans: Spans | None = None,
         *,
         shuffle: bool,
         seed: int,
@@ -252,7 +253,7 @@ class ShardedDataset:
     ) -> Order:
         """Return the order of a view that makes `rows` samples of each block; shape (blocks,).
 
-        Samples of a view are numbered block by block.
+        Samples of a view are numbered block by block. `spans` says which are made of several.
         """
         if self._out_of_order is not None and not shuffle:
             first, then = self._out_of_order
@@ -270,6 +271,7 @@ class ShardedDataset:
             step_size=step_size,
             world_size=world_size,
             leaf=self.leaf,
+            spans=spans,
         )
 
 
@@ -282,15 +284,16 @@ def order_over(
     step_size: int,
     world_size: int,
     leaf: str = "",
+    spans: Spans | None = None,
 ) -> Order:
     """Choose the order of data in files, of which `rows` samples are made of each block."""
     if not shuffle:
-        return BlockAfterBlock(int(rows.sum()), seed, rows=rows, leaf=leaf)
+        return BlockAfterBlock(int(rows.sum()), seed, rows=rows, leaf=leaf, spans=spans)
     if int(index.size.sum()) <= SMALL:  # not `decoded`, which depends on columns
-        return ShuffledBlocks(int(rows.sum()), seed, rows=rows, leaf=leaf)
+        return ShuffledBlocks(int(rows.sum()), seed, rows=rows, leaf=leaf, spans=spans)
     blocks = int(np.count_nonzero(rows))
     tracks = tracks_for(blocks, step_size=step_size, world_size=world_size)
-    return TracksOrder(rows, tracks, seed, leaf)
+    return TracksOrder(rows, tracks, seed, leaf, spans)
 
 
 def _storage(

@@ -117,8 +117,10 @@ def most_in_use(standing: Standing, sizes: NDArray[np.int64]) -> int:
     before = max(stop - start - 1, 0)  # positions from which a block is in use before it is read
     most = 0
     for uses in (order.uses(leaf, epoch), order.uses(leaf, epoch + 1)):
-        positions = np.concatenate([np.maximum(uses.first - before, 0), uses.last + 1])
-        changes = np.concatenate([sizes[uses.blocks], -sizes[uses.blocks]])
+        begun = np.maximum(uses.first - before, 0)
+        blocks, first, last = uses._replace(first=begun).joined()
+        positions = np.concatenate([first, last + 1])
+        changes = np.concatenate([sizes[blocks], -sizes[blocks]])
         # Where one block ends and another begins, the end comes first.
         in_use = np.cumsum(changes[np.lexsort([changes, positions])])
         most = max(most, int(in_use.max(initial=0)))

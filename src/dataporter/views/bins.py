@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dataporter.law.tracks import Spans
 from dataporter.views.tape import Pieces, ragged
 
 # Neighbouring blocks are packed together until they have so many documents, and so many bins of
@@ -59,6 +60,13 @@ class Bins:
         """
         begins = np.append(0, self.ends[:-1]) if self.count else self.ends
         return np.diff(np.searchsorted(self.documents[begins], bounds))
+
+    def spans(self, bounds: NDArray[np.int64]) -> Spans | None:
+        """Return the blocks that bins are made of, if some are made of several; as `per_block`."""
+        blocks = np.searchsorted(bounds, self.documents, side="right") - 1
+        bins = np.repeat(np.arange(self.count), np.diff(self.ends, prepend=0))
+        pairs = np.unique(bins * len(bounds) + blocks)
+        return Spans.over(self.per_block(bounds), *np.divmod(pairs, len(bounds)))
 
 
 def best_fit(lengths: NDArray[np.int32], bounds: NDArray[np.int64], length: int) -> Bins:

@@ -17,6 +17,7 @@ from dataporter.arguments import check_flag, check_int
 from dataporter.errors import LeftOutError, OptionError, OptionTypeError, PredicateWarning
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
 from dataporter.law.datasets import InBlocks, Leaf, index_space, leaves_of, notes_of
+from dataporter.law.tracks import Spans
 from dataporter.layout import counted
 from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
@@ -168,16 +169,20 @@ class Filtered:
     def order_of_view(
         self,
         rows: NDArray[np.int64],
+        spans: Spans | None = None,
         *,
         shuffle: bool,
         seed: int,
         step_size: int,
         world_size: int,
     ) -> Order:
-        """Return the order of a view that makes `rows` samples of each block; shape (blocks,)."""
+        """Return the order of a view that makes `rows` samples of each block; shape (blocks,).
+
+        `spans` says which samples are made of several blocks.
+        """
         if isinstance(self.data, InBlocks):
             asked = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
-            return self.data.order_of_view(rows, seed=seed, **asked._asdict())
+            return self.data.order_of_view(rows, spans, seed=seed, **asked._asdict())
         return (ShuffledOrder if shuffle else SequentialOrder)(int(rows.sum()), seed)
 
     def leaves(self) -> list[Leaf]:

@@ -293,8 +293,8 @@ class Packed:
         if isinstance(self._layout, Windows):
             return self._order_of_windows(self._layout, asked, seed)
         if self._bounds is not None and isinstance(self._layout, Bins):
-            bins = self._layout.per_block(self._bounds)
-            order: Order = self._data.order_of_view(bins, seed=seed, **asked)
+            bins, spans = self._layout.per_block(self._bounds), self._layout.spans(self._bounds)
+            order: Order = self._data.order_of_view(bins, spans, seed=seed, **asked)
             return order
         return ShuffledOrder(len(self), seed) if shuffle else SequentialOrder(len(self), seed)
 

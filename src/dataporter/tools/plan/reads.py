@@ -12,17 +12,16 @@ some steps more: those of an announcement, and the batches that workers make mea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law import Order, Uses
+from dataporter.law.ranges import joined
 from dataporter.shards.index import Index
 from dataporter.sources.planned import steps_announced
 from dataporter.tools.plan.planned_run import Dealt, PlannedRun, dealt
-
-_Numbers: TypeAlias = NDArray[np.int64]
 
 EVALUATED = 4_000_000  # positions at most, in whole steps
 
@@ -66,7 +65,7 @@ def uses_of(order: Order, epoch: int = 0) -> Uses:
 
     Stretches of one block that overlap are joined: the block stays in use.
     """
-    return Uses(*joined(*order.uses("", epoch)))
+    return order.uses("", epoch).joined()
 
 
 def reads_of(
@@ -181,22 +180,3 @@ def over_epoch(uses: Uses, amounts: NDArray[np.int64], start: int, stop: int) ->
     # Of several changes at one position, only the last leads to an amount that is held.
     most = float(held[lengths > 0].max(initial=0.0))
     return Held(float((held * lengths).sum()) / (stop - start), most)
-
-
-def joined(group: _Numbers, begin: _Numbers, end: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers]:
-    """Join the intervals of each group; ends are inside. The answer is sorted by group and begin.
-
-    >>> groups = np.array([7, 3, 7, 7])
-    >>> joined(groups, np.array([5, 0, 0, 3]), np.array([6, 9, 3, 4]))
-    (array([3, 7]), array([0, 0]), array([9, 6]))
-    """
-    by_begin = np.lexsort((begin, group))
-    group, begin, end = group[by_begin], begin[by_begin], end[by_begin]
-    span = int(end.max(initial=0)) + 2
-    number = np.cumsum(np.diff(group, prepend=group[:1]) != 0)
-    reached = np.maximum.accumulate(number * span + end) - number * span
-    is_new = np.ones(len(group), dtype=bool)
-    is_new[1:] = (group[1:] != group[:-1]) | (begin[1:] > reached[:-1] + 1)
-    first = np.flatnonzero(is_new)
-    last = np.append(first[1:], len(group)) - 1
-    return group[first], begin[first], reached[last]
