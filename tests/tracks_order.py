@@ -1,7 +1,7 @@
 """An order like tracks, for tests: blocks in a new order each epoch, K of them side by side."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ class SideBySide(Order):
     rows: int
     tracks: int
     seed: int = 0
+    leaf: str = ""
 
     id = "side by side"
 
@@ -25,23 +26,23 @@ class SideBySide(Order):
         return self.blocks * self.rows
 
     def with_seed(self, seed: int) -> "SideBySide":
-        return SideBySide(self.blocks, self.rows, self.tracks, seed)
+        return replace(self, seed=seed)
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return _epoch(self, epoch)[positions]
 
     @property
     def leaves(self) -> frozenset[str]:
-        return frozenset({""})
+        return frozenset({self.leaf})
 
     def reads(
         self, leaf: str, epoch: int, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        assert leaf == ""
+        assert leaf == self.leaf
         return np.arange(len(positions)), self.indices(epoch, positions) // self.rows
 
     def uses(self, leaf: str, epoch: int) -> Uses:
-        assert leaf == ""
+        assert leaf == self.leaf
         return _uses(self, epoch)
 
 

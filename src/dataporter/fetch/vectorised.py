@@ -9,7 +9,7 @@ cached: what the dataset holds now is what is gathered.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from dataporter.fetch.arrow import arrow_gather
 from dataporter.fetch.collate import Empty, is_dense
+from dataporter.law.datasets import GathersBatches
 
 # Takes indices of at least 0, and where to put what is gathered, if that matters.
 Gather: TypeAlias = Callable[[NDArray[np.int64], Empty | None], Any]
@@ -31,15 +32,6 @@ _SELECTABLE = {
     *(torch.complex64, torch.complex128),
 }
 _STAND_INS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-@runtime_checkable
-class GathersBatches(Protocol):
-    """A dataset that makes whole batches sooner than a collation of its samples."""
-
-    def batch_gather(self) -> Gather | None:
-        """Return what gathers batches, None if it would run users' code or cannot be done."""
-        ...
 
 
 def gather_for(dataset: Any) -> Gather | None:

@@ -1,19 +1,24 @@
 """What a dataset may offer to a loader and to views, beside a length and samples by index.
 
 All of it is optional. A dataset offers something by having what one of these protocols declares,
-and no other file asks a dataset for names. The functions say what holds for one that does not.
+and no other file asks a dataset of ours for names. The functions say what holds for one that does
+not.
 
-- its order: `OrderedDataset`. Further indices for that order: `HasIndexSpace`.
-- the blocks in which it lies: `InBlocks`; columns of these as they lie there: `HasFlatColumns`.
-- what is fetched ahead: `Leaf`, and `HasLeaves` for a dataset that is made of leaves.
-- what it is: `HasFingerprint`, and `MadeFrom` for what results on it may be kept by.
-- what becomes of batches: `LeavesSamplesOut`, `ChoosesBatches`.
-- what there is to say: `HasCounters`, `HasNotes`.
+| | |
+| --- | --- |
+| its order, and further indices for it | `OrderedDataset`, `HasIndexSpace` |
+| whole batches | `GathersBatches` |
+| the blocks that it lies in, and their columns | `InBlocks`, `HasFlatColumns` |
+| blocks that are fetched ahead | `Leaf`; `HasLeaves` for what is made of leaves |
+| its identity, for states and kept results | `HasFingerprint`, `MadeFrom`, `HasResultsFolder` |
+| what becomes of batches | `LeavesSamplesOut`, `ChoosesBatches` |
+| what there is to say | `HasCounters`, `HasExplanation` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -57,6 +62,18 @@ class HasIndexSpace(Protocol):
 def index_space(data: Any) -> int:
     """Return the number that all indices of a dataset are below: its length, unless it says."""
     return int(data.index_space if isinstance(data, HasIndexSpace) else len(data))
+
+
+@runtime_checkable
+class GathersBatches(Protocol):
+    """A dataset that makes whole batches sooner than a collation of its samples."""
+
+    def batch_gather(self) -> Callable[[NDArray[np.int64], Any], Any] | None:
+        """Return what gathers batches: see `dataporter.fetch.vectorised.Gather`.
+
+        None if it would run users' code or cannot be done.
+        """
+        ...
 
 
 # Blocks
@@ -167,6 +184,11 @@ class HasFingerprint(Protocol):
         ...
 
 
+def declares_fingerprint(data: Any) -> bool:
+    """Return True if a dataset declares a fingerprint, as a method."""
+    return isinstance(data, HasFingerprint) and callable(data.fingerprint)
+
+
 @runtime_checkable
 class MadeFrom(Protocol):
     """A dataset that knows what its samples are made from."""
@@ -174,6 +196,22 @@ class MadeFrom(Protocol):
     def made_from(self) -> tuple[Any, ...] | None:
         """Return the fields of `views.parts.Evidence`; None if not all of it is known."""
         ...
+
+
+@runtime_checkable
+class HasResultsFolder(Protocol):
+    """A dataset with a folder of its own, in which results on it may be kept too."""
+
+    @property
+    def results_folder(self) -> Path | None:
+        """The folder; None if there is none on this machine."""
+        ...
+
+
+def results_folder_of(data: Any) -> Path | None:
+    """Return the folder of a dataset; None if it has none."""
+    folder = data.results_folder if isinstance(data, HasResultsFolder) else None
+    return folder if isinstance(folder, Path) else None
 
 
 # Batches
@@ -221,15 +259,20 @@ class HasCounters(Protocol):
         ...
 
 
+def stats_of(data: Any) -> Callable[[], Any] | None:
+    """Return the method by which a dataset gives its counters; None if it has none."""
+    return data.stats if isinstance(data, HasCounters) and callable(data.stats) else None
+
+
 @runtime_checkable
-class HasNotes(Protocol):
+class HasExplanation(Protocol):
     """A dataset with something to say of itself in `loader.explain()`."""
 
-    def notes(self) -> Sequence[tuple[str, str]]:
+    def explanation_rows(self) -> Sequence[tuple[str, str]]:
         """Return rows: a heading, and the words under it."""
         ...
 
 
-def notes_of(data: Any) -> tuple[tuple[str, str], ...]:
+def explanation_rows_of(data: Any) -> tuple[tuple[str, str], ...]:
     """Return what a dataset has to say of itself."""
-    return tuple(data.notes()) if isinstance(data, HasNotes) else ()
+    return tuple(data.explanation_rows()) if isinstance(data, HasExplanation) else ()

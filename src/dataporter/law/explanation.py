@@ -78,7 +78,7 @@ class Explanation:
     progress: Progress
     tail: Tail = "uneven"
     order: Order | None = None
-    notes: tuple[Row, ...] = ()  # of the dataset
+    of_dataset: tuple[Row, ...] = ()
 
     def __repr__(self) -> str:
         return laid_out(self.rows())
@@ -164,7 +164,7 @@ class Explanation:
         ]
         if self.order is not None:
             rows += self.order.explained(progress.epoch, progress.samples_processed)
-        rows += self.notes
+        rows += self.of_dataset
         if identity.excluded:
             rows.append(("excluded", _excluded_in_words(identity.excluded)))
         if progress.lanes is not None:

@@ -178,6 +178,12 @@ class ShardedDataset:
         """Return the hash of the index: the same for the same files, wherever they lie."""
         return self.index.fingerprint
 
+    @property
+    def results_folder(self) -> Path | None:
+        """The folder of the index."""
+        place = self.index.place
+        return place.parent if isinstance(place, Path) else None
+
     def made_from(self) -> tuple[str, tuple[Any, ...]]:
         """Return a name of the data, by size and time of all files, and what makes samples of it.
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
 
+from dataporter.law.datasets import stats_of
+
 _log = logging.getLogger(__name__)
 
 
@@ -24,8 +26,7 @@ def counters_of(dataset: Any) -> dict[str, Any]:
     >>> counters_of(ConcatDataset([Corpus("ab"), Corpus("c")]))
     {'hits': 6}
     """
-    stats = getattr(dataset, "stats", None)
-    if callable(stats):
+    if stats := stats_of(dataset):
         return _numbers(stats)
     if isinstance(dataset, Subset):
         return counters_of(dataset.dataset)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from dataporter.errors import OptionTypeError
+from dataporter.law.datasets import declares_fingerprint
 from dataporter.law.keys import mix
 
 # Looked at to tell one dataset from another: indices of a split, values of an array, entries
@@ -242,9 +243,8 @@ def _sized(name: str, count: int, paths: list[Any]) -> str | None:
 
 def declared_fingerprint(dataset: Any) -> str | None:
     """Return the fingerprint that a dataset declares."""
-    own = getattr(dataset, "fingerprint", None)
-    if callable(own):
-        found = own()
+    if declares_fingerprint(dataset):
+        found = dataset.fingerprint()
         if not isinstance(found, str):
             msg = (
                 f"{type(dataset).__name__}.fingerprint() must return a string, "

@@ -19,7 +19,7 @@ from dataporter.fetch import Fetcher, Partial
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples, Task
 from dataporter.law import Order, Plan, Tail, Topology
-from dataporter.law.datasets import Leaf, leaves_of, notes_of
+from dataporter.law.datasets import Leaf, explanation_rows_of, leaves_of
 from dataporter.law.epochs import Cursor
 from dataporter.law.explanation import Explanation
 from dataporter.law.ranges import beyond
@@ -145,8 +145,8 @@ class PlannedSource(Source):
         return replace(super().identity(), excluded=self._excluded)
 
     def explained(self, progress: Progress) -> Explanation:
-        notes = notes_of(self.dataset)
-        return replace(super().explained(progress), order=self._sampler.order, notes=notes)
+        rows = explanation_rows_of(self.dataset)
+        return replace(super().explained(progress), order=self._sampler.order, of_dataset=rows)
 
     def fresh(self, epoch: int) -> Progress:
         if self._grows:

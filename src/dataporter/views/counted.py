@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import LeftOutError, OptionError
+from dataporter.law.datasets import results_folder_of
 from dataporter.system.files import user_folder
 from dataporter.system.processes import usable_cores
 from dataporter.views.once import Look, in_order
@@ -140,9 +141,8 @@ def places_of(data: Any, folder: Path | None) -> list[Path]:
     """Return the folders in which numbers may be kept: beside the index, else the user's own."""
     if folder is not None:
         return [folder]
-    index = getattr(getattr(data, "index", None), "place", None)
-    own = user_folder()
-    places = [index.parent] if isinstance(index, Path) else []
+    beside, own = results_folder_of(data), user_folder()
+    places = [] if beside is None else [beside]
     return places if own is None else [*places, own / "counted"]
 
 

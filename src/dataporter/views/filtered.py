@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dataporter.arguments import check_flag, check_int
 from dataporter.errors import LeftOutError, OptionError, OptionTypeError, PredicateWarning
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
-from dataporter.law.datasets import InBlocks, Leaf, index_space, leaves_of, notes_of
+from dataporter.law.datasets import InBlocks, Leaf, explanation_rows_of, index_space, leaves_of
 from dataporter.law.tracks import Spans
 from dataporter.layout import counted
 from dataporter.sources.counters import counters_of
@@ -194,11 +194,11 @@ class Filtered:
         """The name of the leaf whose blocks these are."""
         return self.data.leaf if isinstance(self.data, InBlocks) else None
 
-    def notes(self) -> list[tuple[str, str]]:
+    def explanation_rows(self) -> list[tuple[str, str]]:
         """Say what is kept."""
         percent = 100 * len(self) / self._kept.length
         words = f"{self.name!r} keeps {self._share()} ({percent:.1f} %)"
-        return [*notes_of(self.data), ("filter", words)]
+        return [*explanation_rows_of(self.data), ("filter", words)]
 
 
 class LazilyFiltered:
@@ -255,13 +255,13 @@ class LazilyFiltered:
         """Return the leaves of the data."""
         return leaves_of(self.data)
 
-    def notes(self) -> list[tuple[str, str]]:
+    def explanation_rows(self) -> list[tuple[str, str]]:
         """Say what becomes of samples that do not pass."""
         words = (
             f"{self.name!r} is evaluated as samples are read: those that do not pass are counted, "
             "and left out of their batches, which are shorter then"
         )
-        return [*notes_of(self.data), ("filter", words)]
+        return [*explanation_rows_of(self.data), ("filter", words)]
 
 
 def _shown(data: Any) -> str:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset
 
 from dataporter.fetch.collate import Empty
-from dataporter.fetch.vectorised import Gather, GathersBatches, gather_for
+from dataporter.fetch.vectorised import Gather, gather_for
+from dataporter.law.datasets import GathersBatches
 
 
 def gather_of_parts(parts: Sequence[Any], ends: NDArray[np.int64]) -> Gather | None:

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from dataporter.fetch.fetcher import getitems_of
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
-from dataporter.law.datasets import HasFingerprint, MadeFrom
+from dataporter.law.datasets import MadeFrom, declares_fingerprint
 from dataporter.sources.fingerprint import declared_fingerprint
 from dataporter.views.code_hash import code_hash
 
@@ -66,7 +66,7 @@ def evidence_of(data: Any) -> Evidence | None:
         return joined_evidence([data.dataset], hashlib.blake2b(chosen, digest_size=8).hexdigest())
     if type(data) is ConcatDataset:
         return joined_evidence(data.datasets, "one after the other")
-    if isinstance(data, HasFingerprint):
+    if declares_fingerprint(data):
         return Evidence(str(declared_fingerprint(data)), (), (data,))
     # A program that holds such a dataset has imported its package already.
     known = sys.modules.get("datasets")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dataporter.law.datasets import chooses_batches, leaves_samples_out
 from dataporter.layout import counted
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler
@@ -109,8 +110,8 @@ def _facts(
         shares_nothing=given["strategy"] == "simple",
         in_threads=given["engine"] == "threads",
         skips_errors=given["on_error"] == "skip",
-        leaves_samples_out=getattr(loader.dataset, "leaves_samples_out", False),
-        chooses_batches=getattr(loader.dataset, "chooses_batches", False),
+        leaves_samples_out=leaves_samples_out(loader.dataset),
+        chooses_batches=chooses_batches(loader.dataset),
         has_collate_fn=given["collate_fn"] is not None or given["converter"] is not None,
         has_worker_init_fn=given["worker_init_fn"] is not None,
         has_randomness=given["randomness"],
