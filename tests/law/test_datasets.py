@@ -28,7 +28,7 @@ SOURCE = Path(dataporter.__file__).parent
 class Other(list):
     """A dataset that has such names for something else."""
 
-    stats = {"mean": 3}
+    stats = ("mean", 3)
     fingerprint = "f1"
     leaf = "oak"
 
@@ -89,7 +89,7 @@ def test_the_uses_of_an_order_follow_from_what_it_reads():
 
 
 def test_orders_of_views_are_read_without_torch():
-    modules = "bins, length_batches, mixture_order, window_order"
+    modules = "bins, length_batches, mixture_order, windows"
     script = (
         f"import sys\nfrom dataporter.views import {modules}\nassert 'torch' not in sys.modules"
     )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dataporter import ResumableDataLoader
 from dataporter.law.keys import key_as_int
 from dataporter.views import Mixture, packed, where
-from dataporter.views.shares import as_integers, pattern_of
+from dataporter.views.segments import as_integers, pattern_of
 
 SEED, PAD = 7, -1
 

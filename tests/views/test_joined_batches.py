@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dataporter.views.joined_batches import gather_of_parts
+from dataporter.views.mixture import gather_of_parts
 
 ENDS = np.array([3, 5])
 

@@ -15,9 +15,8 @@ from dataporter.law.keys import key_as_int
 from dataporter.law.tracks import TracksOrder
 from dataporter.views import Mixture
 from dataporter.views.mixture_order import MixtureOrder, Part
-from dataporter.views.segments import Segment, continued
-from dataporter.views.shares import as_integers, pattern_of
-from dataporter.views.window_order import WindowOrder
+from dataporter.views.segments import Segment, as_integers, continued, pattern_of
+from dataporter.views.windows import WindowOrder
 
 NAMES = "abcdef"
 weights = st.integers(1, 9)

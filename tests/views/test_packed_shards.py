@@ -23,7 +23,7 @@ from dataporter.tools.verify import verify
 from dataporter.views import Mixture, packed
 from dataporter.views.counted import Counted
 from dataporter.views.packing import count_of
-from dataporter.views.token_ids import TokenIds
+from dataporter.views.tokens import TokenIds
 
 LENGTHS = np.random.default_rng(7).integers(0, 60, 1200)
 KINDS = ("windows", "best-fit")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataporter.views.shares import as_integers, pattern_of
+from dataporter.views.segments import as_integers, pattern_of
 
 turns = st.lists(st.integers(1, 60), min_size=1, max_size=12).map(tuple)
 

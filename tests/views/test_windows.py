@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from dataporter.law import Plan, Topology
 from dataporter.views.tape import AS_STORED, Tape
-from dataporter.views.window_order import WindowOrder
-from dataporter.views.windows import KEYS, Windows, key_of
+from dataporter.views.windows import KEYS, WindowOrder, Windows, key_of
 
 
 @st.composite

@@ -19,7 +19,7 @@ from dataporter.tools.report import Headline, Part, Rows, Words
 from dataporter.tools.units import size
 from dataporter.views.counted import places_of
 from dataporter.views.packing import count_of
-from dataporter.views.token_ids import TokenIds
+from dataporter.views.tokens import TokenIds
 
 _SHOWN = 5  # warnings on a terminal
 _GIANT = 256 << 20  # decoded bytes of a block, which several of are in memory at once

@@ -30,16 +30,23 @@ from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.user_warnings import warn_user
 from dataporter.views.bins import Bins, best_fit
-from dataporter.views.boundaries import PADDING, Boundary, boundaries_of, padded
 from dataporter.views.code_hash import UnknownCodeError, code_hash
 from dataporter.views.counted import MOST, Counted, places_of
-from dataporter.views.flat_tokens import FlatTokens, check_fits, check_lengths, padding
 from dataporter.views.mixture import Mixture
 from dataporter.views.parts import evidence_of, read
 from dataporter.views.tape import Pieces
-from dataporter.views.token_ids import TokenIds
-from dataporter.views.window_order import WindowOrder
-from dataporter.views.windows import Windows
+from dataporter.views.tokens import (
+    PADDING,
+    Boundary,
+    FlatTokens,
+    TokenIds,
+    boundaries_of,
+    check_fits,
+    check_lengths,
+    padded,
+    padding,
+)
+from dataporter.views.windows import WindowOrder, Windows
 
 Kind = Literal["windows", "best-fit"]
 
