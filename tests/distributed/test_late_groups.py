@@ -26,7 +26,10 @@ def build_early(_rank: int, folder: str) -> dict[str, Any]:
         simple = ResumableDataLoader(Ids(LENGTH), 3, seed=1, strategy="simple")
         given = ResumableDataLoader(Ids(LENGTH), 3, sampler=ResumableSampler(LENGTH, seed=1))
         alike = {"rank": 0, "world_size": 1}  # as peers of tensor parallelism are
-        peers = ResumableDataLoader(Ids(LENGTH), 3, shuffle=True, **alike)
+        peers = [
+            ResumableDataLoader(Ids(LENGTH), 3, shuffle=True, strategy=strategy, **alike)
+            for strategy in (None, "distributed")
+        ]
         lanes = ResumableDataLoader(Stream(), 2, lanes=2)
         before = len(loader)
     try:
@@ -44,7 +47,7 @@ def build_early(_rank: int, folder: str) -> dict[str, Any]:
         "second": one_pass(loader),
         "seeded": one_pass(seeded),
         "unshared": [one_pass(simple), one_pass(given)],
-        "peers": one_pass(peers),
+        "peers": [one_pass(each) for each in peers],
         "refusal": refusal,
         "trainers_leave_it_alone": isinstance(loader.sampler, DistributedSampler),
         "trainers_shard_it": not isinstance(given.sampler, DistributedSampler),

@@ -63,8 +63,13 @@ class ResumptionStrategy:
 
     @property
     def seed_awaits_group(self) -> bool:
-        """True if a drawn seed is to be agreed on once a process group is initialized."""
-        return self.awaits_group
+        """True if a drawn seed is to be agreed on once a process group is initialized.
+
+        Not that of `SimpleStrategy`: one rank alone may iterate over such a loader, as for
+        validation, and would wait for the others.
+        """
+        is_alone = self.follows_group or self._given == Topology()
+        return is_alone and group_topology() is None
 
     def choose_seed(self, generator: torch.Generator | None = None) -> int:
         """Choose a seed that every rank of the run agrees on.
@@ -154,10 +159,6 @@ class UnifiedResumptionStrategy(ResumptionStrategy):
     @property
     def follows_group(self) -> bool:
         return self._given is None
-
-    @property
-    def seed_awaits_group(self) -> bool:
-        return self._given in (None, Topology()) and group_topology() is None
 
 
 class SimpleStrategy(ResumptionStrategy):
