@@ -411,16 +411,24 @@ def test_a_porter_that_a_copy_has_started_leaves_no_zombie(copied, tmp_path, ind
     until(leaves_no_zombie, seconds=60)  # the last one may still be ending
 
 
+def read_all_and_stay(porter: Porter, out: str, may_end) -> None:
+    read_all(porter, 0, out)
+    may_end.wait(60)
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_porter_that_a_worker_has_started_leaves_no_zombie(method, tmp_path, index):
-    porter = make(tmp_path, index)
+    porter, done = make(tmp_path, index), tmp_path / "out"
     context = multiprocessing.get_context(method)
-    worker = context.Process(target=read_all, args=(porter, 0, str(tmp_path / "out")))
+    may_end = context.Event()
+    worker = context.Process(target=read_all_and_stay, args=(porter, str(done), may_end))
     worker.start()
-    worker.join()
-    (pid,) = porter_pids()  # which outlives the worker
+    until(done.exists)
+    (pid,) = porter_pids()
     assert porter.map(0)[:] == expected(index, 0)
-    assert porter_pids() == [pid]
+    may_end.set()
+    worker.join()
+    assert porter_pids() == [pid]  # it outlives the worker, for whoever reads
     porter.close()
     until_no_porter_is_left()
     until(leaves_no_zombie, seconds=60)
