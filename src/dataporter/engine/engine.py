@@ -110,7 +110,7 @@ class Engine:
         self._transport = transport
         self._board = transport.board
         self._owner = os.getpid()
-        self._running = False
+        self._running = self._is_late = False
         self._in_a_hurry = 0  # batches until the consumer counts as not waiting any more
         self._asked = self._there = self._num_ready = 0  # ns, ns; batches that were there
         self._lateness: list[Exception] = []  # until it is handed on
@@ -147,7 +147,7 @@ class Engine:
 
         If a worker dies, `renew` makes the tasks of its places anew.
         """
-        self._transport.is_late = False
+        self._transport.is_late = self._is_late = False
         self._transport.begin_run(renew)
         self._transport.losses.begin_run()
         results = self._deliver(tasks, then_close=then_close)
@@ -220,11 +220,13 @@ class Engine:
                 error = transport.wait(deadline)
                 if error is not None:
                     self._lateness.append(error)
+                    self._is_late = True
                     return None
                 self._hurry(tasks)
         if reads_first:
             self._there = monotonic_ns()
-        transport.is_late = False
+        if self._is_late:
+            transport.is_late = self._is_late = False
         return issue
 
     def _hurry(self, tasks: Iterator[Task]) -> None:

@@ -13,10 +13,9 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -100,7 +99,6 @@ class Threads:
         self._slots = itertools.count(1)
         self._futures: dict[int, Future[Any]] = {}
         self._unread: dict[int, int] = {}  # numbers of issues by slot
-        self._is_done = threading.Event()  # a future, since they were last read
         self.board: Board[Task] = Board(self._futures.pop, in_order=options.in_order)
         self.most_workers = self.wanted = self.num_workers = options.num_workers
         self.budget = Budget(
@@ -120,13 +118,12 @@ class Threads:
         pass  # all threads stay
 
     def top_up(self, tasks: Iterator[Task], limits: Limits) -> None:
-        pins, is_done = self._options.pin_memory and can_pin(), self._is_done
+        pins = self._options.pin_memory and can_pin()
         for task in itertools.islice(tasks, limits.ahead - len(self.board)):
             slot = next(self._slots)
             future = self._executor.submit(attempted, self._fetch, task, pins=pins)
             self._futures[slot] = future
             self._unread[slot] = self.board.issue(task, slot)
-            future.add_done_callback(lambda _: is_done.set())
 
     def read(self) -> None:
         for slot, number in list(self._unread.items()):
@@ -136,10 +133,11 @@ class Threads:
 
     def wait(self, deadline: float | None) -> Exception | None:
         left = None if deadline is None else max(deadline - time.monotonic(), 0)
-        if not self._is_done.wait(left):
+        slots = [self.board.oldest[1].slot] if self._options.in_order else self._unread
+        awaited = [self._futures[slot] for slot in slots]
+        if not wait(awaited, left, return_when=FIRST_COMPLETED).done:
             self.is_late = True
             return WorkerTimeoutError(_why_late(self._options))
-        self._is_done.clear()
         self.read()
         return None
 

@@ -14,9 +14,8 @@ import select
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
-from dataporter.engine.board import Board, Issue
+from dataporter.engine.board import Board
 from dataporter.engine.budget import Budget, Limits
 from dataporter.engine.connections import Connections
 from dataporter.engine.crew import Crew
@@ -58,7 +57,9 @@ class Processes:
             slots = Slots(connections.arena, self.budget)
             self.board: Board[Task] = Board(slots.free, in_order=options.in_order)
             self._issuer = Issuer(self.board, self.budget, slots, connections)
-            self._taker = Taker(options, slots)
+            taker = Taker(options, slots)
+            # Not methods: each call would show in what a small batch costs.
+            self.packed, self.rebuilt = taker.packed, taker.rebuilt
             self.losses = Losses(options.max_restarts)
             self._recovery = Recovery(
                 self.board, self._issuer, connections, crew, self.losses, replacements
@@ -139,12 +140,6 @@ class Processes:
         if hanging:
             self._recovery.replace_dead_workers(killed=hanging)
         return error
-
-    def packed(self, issue: Issue[Task]) -> bytes:
-        return self._taker.packed(issue)
-
-    def rebuilt(self, slot: int, outcome: int, offset: int, size: int) -> Any:
-        return self._taker.rebuilt(slot, outcome, offset, size)
 
     def abandon(self) -> None:
         self._issuer.abandon()  # what workers have that do not hang, they finish

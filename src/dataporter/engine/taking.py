@@ -34,20 +34,20 @@ class Taker:
         """Return the bytes of a reply. Its slot stays in use."""
         return _bytes_in(self._slots[issue.slot], issue.offset, issue.size)
 
-    def rebuilt(self, number: int, outcome: int, offset: int, size: int) -> Any:
+    def rebuilt(self, slot: int, outcome: int, offset: int, size: int) -> Any:
         """Rebuild a batch, or the error in its place."""
-        slot = self._slots[number]
+        held = self._slots[slot]
         if outcome not in (BATCH, PARTIAL):
-            packed = _bytes_in(slot, offset, size)
-            self._slots.free(number)
+            packed = _bytes_in(held, offset, size)
+            self._slots.free(slot)
             return Failed(unpack_error(packed))
         is_locked = False
         if self._slots.num_lent < MOST_LENT:
-            is_locked = self._locks and self._page_lock(slot, offset + size)
-            memory = self._slots.lend(slot, offset + size)
+            is_locked = self._locks and self._page_lock(held, offset + size)
+            memory = self._slots.lend(held, offset + size)
         else:
-            memory = np.array(slot.reach(offset + size)[: offset + size])
-            self._slots.free(number)
+            memory = np.array(held.reach(offset + size)[: offset + size])
+            self._slots.free(slot)
         batch = read_result(memory, outcome, offset, size)
         if not self._pins or type(batch) is Failed or (is_locked and self._copies_ahead):
             return batch
