@@ -132,7 +132,7 @@ print(took / torchs, dataporter.__file__)
 
 @pytest.mark.parametrize(
     ("statement", "largest_share"),
-    [("import dataporter", 0.005), ("from dataporter import ResumableDataLoader", 0.05)],
+    [("import dataporter", 0.005), ("from dataporter import ResumableDataLoader", 0.08)],
 )
 def test_importing_takes_a_small_share_of_the_time_that_torch_takes(
     statement, largest_share, tmp_path

@@ -19,14 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law.orders import Order
 from dataporter.law.plan import Plan
-from dataporter.law.tracks import Spans
+
+if TYPE_CHECKING:  # most loaders have no data in blocks
+    from dataporter.law.tracks import Spans
 
 # Orders and indices
 
