@@ -1,5 +1,6 @@
 """Hypothesis settings, and a watch over the tests that start workers."""
 
+import compileall
 import gc
 import os
 import signal
@@ -14,6 +15,8 @@ from no_processes import NoProcesses
 from second_tries import SecondTries
 from time_limits import TimeLimits
 from watching import until, worker_pids
+
+import dataporter
 
 # Imports make many objects that stay: to look for garbage in between takes a third of their time.
 gc.disable()
@@ -53,6 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
+        # Tests start hundreds of interpreters: each would compile the package anew.
+        compileall.compile_dir(Path(dataporter.__file__).parent, quiet=2)
     config.pluginmanager.register(TimeLimits(config))
     config.pluginmanager.register(SecondTries())
     if config.getoption("--no-processes"):

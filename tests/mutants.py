@@ -44,6 +44,8 @@ FURTHER = {
     "views": ("tests/properties", "tests/golden", "tests/law/test_tracks.py"),
 }
 SHORT = 20  # seconds of tests in one run of pytest, so that a test that hangs ends soon
+# Bytecode counts as that of a file of the same size, changed within the same second.
+_COMPILED = shutil.ignore_patterns("__pycache__")
 say = partial(print, flush=True)
 
 
@@ -61,7 +63,7 @@ class Bench:
     def copy(self) -> Iterator[Path]:
         """A folder for one job, with a copy of src/ as it was when the script began."""
         job = Path(tempfile.mkdtemp(dir=self.folder))
-        shutil.copytree(self.folder / "src", job / "src")
+        shutil.copytree(self.folder / "src", job / "src", ignore=_COMPILED)
         try:
             yield job
         finally:
@@ -104,6 +106,7 @@ class Bench:
         """Return the test that fails, `hung` if they take too long, None if all pass."""
         path = os.pathsep.join(filter(None, [str(job / "src"), os.environ.get("PYTHONPATH")]))
         own = {"PYTHONPATH": path, "HYPOTHESIS_STORAGE_DIRECTORY": str(job / "hypothesis")}
+        own["PYTHONDONTWRITEBYTECODE"] = "1"
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-m", "not soak"]
         command += ["-p", "no:cacheprovider", "--doctest-modules", f"--basetemp={job / 'tmp'}"]
         command += [f"--rootdir={self.root}", "-c", str(self.root / "pyproject.toml")]
@@ -156,7 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Try random changes, and list those that no test noticed."""
     options = _parsed(arguments)
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
-        shutil.copytree(options.root / "src", Path(folder, "src"))
+        shutil.copytree(options.root / "src", Path(folder, "src"), ignore=_COMPILED)
         bench = Bench(root=options.root, folder=Path(folder), seconds=options.seconds)
         pool = ThreadPoolExecutor(options.jobs)
         try:
