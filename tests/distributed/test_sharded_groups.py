@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch.distributed as dist
 from groups import on_ranks, without_a_group
 from support import flat, plain
@@ -55,6 +56,7 @@ def build_early_and_late(_rank: int, folder: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long(400, reason="ranks and porters import for minutes if the machine is busy")
 def test_ranks_share_a_sharded_epoch_and_decode_each_block_once(tmp_path):
     numbered_rows(tmp_path / "rows.parquet", LENGTH, rows=ROWS)
     ranks = on_ranks(2, build_early_and_late, str(tmp_path))

@@ -256,6 +256,7 @@ def assert_each_node_fetched_what_it_reads_once(run: Run) -> None:
         assert not any(each["evicted"] for each in stats)
 
 
+@pytest.mark.long(400, reason="many porters import for minutes if the machine is busy")
 @pytest.mark.parametrize(("nodes", "workers"), [(2, 1), (4, 0)])
 def test_each_block_of_a_fresh_epoch_is_fetched_by_one_node(open_on, tmp_path, nodes, workers):
     run = run_on(open_on, tmp_path, nodes, workers=workers)
@@ -265,6 +266,7 @@ def test_each_block_of_a_fresh_epoch_is_fetched_by_one_node(open_on, tmp_path, n
     assert_each_node_fetched_what_it_reads_once(run)
 
 
+@pytest.mark.long(400, reason="many porters import for minutes if the machine is busy")
 def test_other_numbers_of_nodes_go_on_in_mid_epoch_and_fetch_little_more_than_the_rest(
     open_on, tmp_path
 ):
