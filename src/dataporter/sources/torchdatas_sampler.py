@@ -1,4 +1,4 @@
-"""Where a sampler of the user's own stands in a state of torchdata.
+"""The place of a user's own sampler in a state of torchdata.
 
 torchdata keeps the state of a sampler, and that of its iterator, if they have one. Else a resume
 draws what was delivered again. Here a sampler is put back likewise; no data is read. What would

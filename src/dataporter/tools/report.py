@@ -1,4 +1,4 @@
-"""What a command has found, in parts that are shown in three ways.
+"""The findings of a command, in parts that are shown in three ways.
 
     as_lines      a terminal of 80 columns, and str(): each line with a style
     as_notebook   HTML for Jupyter, without colours of its own
