@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from no_processes import NoProcesses
 from second_tries import SecondTries
 from time_limits import TimeLimits
-from watching import until, worker_pids
+from watching import is_running, until, worker_pids
 
 import dataporter
 
@@ -100,5 +100,5 @@ def _no_worker_is_left():
         try:
             until(lambda: not worker_pids())
         finally:
-            for pid in worker_pids():
+            for pid in filter(is_running, worker_pids()):
                 os.kill(pid, signal.SIGKILL)

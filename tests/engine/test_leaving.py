@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,34 @@ def test_no_worker_is_a_zombie_after_its_pass_though_nothing_follows(
         assert are_gone(pids)
     finally:
         gc.enable()
+
+
+def test_an_interrupt_while_exit_statuses_are_collected_loses_none(monkeypatch):
+    collect, interrupted = os.waitpid, []
+
+    def collect_and_interrupt(pid, options):
+        collected = collect(pid, options)
+        if collected[0]:  # from here on the system knows nothing of the worker
+            interrupted.append(pid)
+            signal.raise_signal(signal.SIGINT)
+        return collected
+
+    process = multiprocessing.Process(target=int)
+    process.start()
+    pid = process.pid
+    kill_at_exit(process)
+    let_leave(process, reads=0)
+    until(lambda: state_of(pid) == "Z")
+    gc.disable()  # it would collect too, and what a handler raises there is lost
+    try:
+        monkeypatch.setattr(os, "waitpid", collect_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            look_after_leavers()
+        look_after_leavers()
+    finally:
+        gc.enable()
+    assert interrupted == [pid]
+    assert process not in multiprocessing.active_children()
 
 
 def test_workers_of_passes_that_are_broken_off_are_collected():

@@ -16,6 +16,7 @@ from dataporter.engine.interface import WorkerOptions
 from dataporter.engine.leaving import (
     await_leavers,
     forget,
+    has_ended,
     kill_at_exit,
     let_leave,
     limit_leavers,
@@ -140,12 +141,11 @@ class Crew:
             poll.unregister(watched)
         if watched != process.sentinel:
             os.close(watched)
-        process.join(1)  # its exit status may come a moment later
         self._workers[worker] = None
-        if process.is_alive():
-            let_leave(process, reads=id(self._options.dataset), at_once=True)
-        else:
+        if has_ended(process, 1):  # its exit status may come a moment later
             forget(process)
+        else:
+            let_leave(process, reads=id(self._options.dataset), at_once=True)
         return process
 
     def kill(self, worker: int) -> None:
@@ -153,7 +153,7 @@ class Crew:
         process = self._workers[worker]
         if process is not None:
             process.kill()
-            process.join(1)
+            has_ended(process, 1)
 
     def has_begun(self, worker: int) -> bool:
         """Tell whether a worker is, or last was, able to report errors."""
@@ -215,5 +215,4 @@ class Crew:
 
 
 def _ended_well(process: BaseProcess) -> bool:
-    process.join(1)  # its exit status may come a moment later
-    return process.exitcode == 0
+    return has_ended(process, 1) and process.exitcode == 0

@@ -38,6 +38,19 @@ _leaving: dict[BaseProcess, _Leaver] = {}  # workers that were told to end, olde
 _owner: int | None = None
 
 
+def has_ended(process: BaseProcess, seconds: float = 0.0) -> bool:
+    """Tell whether a worker has ended, within some seconds, and collect its exit status.
+
+    Signals wait meanwhile: an interrupt between the system call and its result would lose the
+    status. The worker would then seem to live for ever, and its pid would be sent signals although
+    another process may have it by then.
+    """
+    with delayed(EVERY_SIGNAL):
+        if seconds:
+            process.join(seconds)
+        return not process.is_alive()
+
+
 def kill_at_exit(process: BaseProcess) -> None:
     """Remember a worker that was started, to kill it at exit."""
     global _owner  # noqa: PLW0603  a fork inherits the sets, not the workers
@@ -64,7 +77,7 @@ def let_leave(process: BaseProcess, *, reads: int, at_once: bool = False) -> Non
     _leaving[process] = _Leaver(time.monotonic() + (0 if at_once else _GRACE), reads)
     # Another thread may have parted with it by now, or a fork server has just collected it.
     with contextlib.suppress(ValueError, AttributeError, ProcessLookupError):
-        if process.is_alive() and process.pid:
+        if process.pid and not has_ended(process):
             os.kill(process.pid, signal.SIGKILL if at_once else signal.SIGALRM)
 
 
@@ -87,7 +100,7 @@ def look_after_leavers() -> None:
             continue
         # Another thread, or garbage collected just now, may have parted with it meanwhile.
         with contextlib.suppress(ValueError, AttributeError):
-            if not process.is_alive():  # this also collects the exit status
+            if has_ended(process):
                 _part_with(process)
             elif now >= leaver.deadline:
                 process.kill()

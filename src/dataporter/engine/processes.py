@@ -21,7 +21,7 @@ from dataporter.engine.connections import Connections
 from dataporter.engine.crew import Crew
 from dataporter.engine.interface import Running, WorkerOptions
 from dataporter.engine.issuing import Issuer
-from dataporter.engine.leaving import look_after_leavers
+from dataporter.engine.leaving import has_ended, look_after_leavers
 from dataporter.engine.recovery import Losses, Recovery, Replacements
 from dataporter.engine.slots import Slots
 from dataporter.engine.taking import Taker
@@ -146,7 +146,7 @@ class Processes:
         if self.is_late:
             for worker in self._crew.workers_with(self.board.abandoned):
                 self._crew.kill(worker)
-                if not self._crew.dismiss(worker).is_alive():
+                if has_ended(self._crew.dismiss(worker)):
                     self.board.release(self._crew.issue_of(worker))
 
     def look(self) -> Running:
