@@ -60,7 +60,7 @@ def noisy(samples):
 
 
 def collation(*, followed):
-    return ResumableDataLoader(Few(), 8, collate_fn=None if followed else long)
+    return ResumableDataLoader(Even(), 8, collate_fn=None if followed else long)
 
 
 def converter(*, followed):

@@ -22,6 +22,7 @@ def subject(**changes):
         "way": "one by one",
         "has_collate_fn": False,
         "stays": False,
+        "snapshot_every": 1,
         "device": None,
         "cores": 8,
     }

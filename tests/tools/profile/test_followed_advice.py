@@ -23,7 +23,7 @@ def profiled(name, *, followed):
         ("random_numbers", "random numbers", lambda found: found.figures.draws),
         ("memory", "memory that grows", lambda found: found.figures.growth),
         ("slow_samples", "the slowest samples", lambda found: len(found.figures.slowest)),
-        ("snapshots", "snapshot_every", lambda found: found.figures.stages["state"].p50),
+        ("snapshots", "snapshot_every", lambda found: 10 - found.measured.subject.snapshot_every),
         ("dtypes", "smaller dtypes", lambda found: found.figures.bytes_per_batch),
     ],
 )

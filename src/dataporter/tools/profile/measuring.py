@@ -65,6 +65,7 @@ class Subject:
     way: str  # how samples are fetched: "gathered", "__getitems__", "one by one" or "iterated"
     has_collate_fn: bool
     stays: bool  # persistent_workers=True
+    snapshot_every: int  # batches between states of the lanes
     device: str | None
     cores: int
 
@@ -211,6 +212,7 @@ def _subject_of(loader: DataLoader[Any], options: Mapping[str, Any]) -> Subject:
         way=_way(loader, has_collate_fn=has_collate_fn),
         has_collate_fn=has_collate_fn,
         stays=loader.persistent_workers,
+        snapshot_every=options.get("snapshot_every_n_steps") or 1,  # None: no states are taken
         device=None if device is None else str(device),
         cores=usable_cores(),
     )

@@ -25,6 +25,7 @@ _CHEAP_SAMPLE = 1e-4  # seconds; of less, the overhead of the call is a good par
 _LARGE_PART = 0.3  # of the time for a batch, which is worth changing
 _LARGE_BATCH = 2**16  # bytes; of fewer, the transport costs next to nothing
 _WIDE = ("float64", "int64", "float32")  # dtypes that narrower ones may replace
+_RARE_SNAPSHOTS = 10  # batches between states of lanes; a resume reads as many again
 _MANY_SAMPLES = 10_000  # for an example, if a dataset has no length
 
 
@@ -221,9 +222,9 @@ def _about_batches(subject: Subject, figures: Figures) -> Iterator[Advice]:
             change="a cheaper converter",
             why=f"it takes {percent(shares['convert'])} of the time for a batch.",
         )
-    if shares.get("state", 0) > _LARGE_PART:
+    if shares.get("state", 0) > _LARGE_PART and subject.snapshot_every < _RARE_SNAPSHOTS:
         yield Advice(
-            change="snapshot_every_n_steps=10",
+            change=f"snapshot_every_n_steps={_RARE_SNAPSHOTS}",
             why=f"saving the lanes' states takes {percent(shares['state'])} of the time for a "
             "batch.",
         )
