@@ -29,17 +29,20 @@ from mutations import Change, changes, chosen
 
 # Tests that prove a room's promises, beside those in the room's own folder.
 FURTHER = {
-    "law": ("tests/properties", "tests/golden", "tests/sources", "tests/test_seek.py"),
+    "law": (
+        *("tests/properties", "tests/golden", "tests/sources", "tests/loader"),
+        "tests/test_seek.py",
+    ),
     "sources": (
         *("tests/properties", "tests/golden", "tests/loader"),
         *("tests/test_seek.py", "tests/utils"),
     ),
     "fetch": (
         *("tests/properties", "tests/converters", "tests/sources/lanes", "tests/tools/profile"),
-        "tests/training/test_*collator.py",
+        *("tests/engine/test_skipping.py", "tests/training/test_*collator.py"),
     ),
     "engine": ("tests/faults", "tests/sources", "tests/cluster", "tests/tools/profile"),
-    "system": ("tests/faults", "tests/engine", "tests/shards/test_building.py"),
+    "system": ("tests/faults", "tests/engine", "tests/shards/test_*.py"),
     "shards": ("tests/distributed/test_sharded_groups.py", "tests/golden", "tests/views"),
     "views": ("tests/properties", "tests/golden", "tests/law/test_tracks.py"),
 }

@@ -103,6 +103,8 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
             return
         case ast.keyword(arg="strict"):  # of zip, mostly: it guards against the impossible
             return
+        case ast.keyword(arg="repr"):  # of a field: as a `__repr__`
+            return
     if hasattr(node, "lineno"):
         yield node
     for name, value in ast.iter_fields(node):
@@ -132,6 +134,8 @@ def _ideas(node: ast.AST) -> Iterator[tuple[str, list[ast.AST], str, str]]:
             yield "number", [node], ".+", str(number + 1)
         case ast.Expr(value=ast.Call()):
             yield "call", [node], ".+", "pass"
+        case ast.Return(value=ast.Constant(value=False)):  # which is as good as None
+            return
         case ast.Return(value=ast.AST()):
             yield "return", [node], ".+", "return None"
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):

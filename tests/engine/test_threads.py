@@ -111,3 +111,29 @@ from dataporter import ResumableDataLoader
 batches = iter(ResumableDataLoader(torch.arange(100), 4, num_workers=2, engine="threads"))
 next(batches)
 """)
+
+
+class Gated(Ids):
+    """Fetches sample 1 once it may; keeps which samples were asked for."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.may, self.asked = threading.Event(), []
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        if index == 1:
+            assert self.may.wait(60)
+        return super().__getitem__(index)
+
+
+def test_a_pass_that_is_broken_off_fetches_nothing_but_the_batch_in_hand():
+    dataset, before = Gated(64), set(threading.enumerate())
+    loader = ResumableDataLoader(dataset, 1, num_workers=1, engine="threads", prefetch_factor=8)
+    iterator = iter(loader)
+    next(iterator)
+    until(lambda: 1 in dataset.asked)
+    del iterator
+    dataset.may.set()
+    until(lambda: not {thread for thread in threading.enumerate() if thread.is_alive()} - before)
+    assert dataset.asked == [0, 1]

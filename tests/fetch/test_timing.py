@@ -10,6 +10,7 @@ import pytest
 import torch
 from support import Augmented, Ids, plain
 from torch.utils.data import IterableDataset
+from watching import open_descriptors
 
 from dataporter import ResumableDataLoader, sample_rng
 from dataporter.errors import WorkerRestartWarning
@@ -279,3 +280,12 @@ def test_stamps_of_another_system_are_shifted_to_the_clock_of_the_process_that_a
     ((stage, start, end),) = asking.made[0].spans
     assert stage == FETCH
     assert before + 5_000 <= start <= end <= after + 5_000
+
+
+def test_the_time_on_a_core_is_no_more_than_the_time_that_passed_and_leaves_no_file_open():
+    before, files = time.monotonic_ns(), open_descriptors()
+    first, _ = timing._scheduled()
+    while (now := timing._scheduled())[0] == first:
+        assert time.monotonic_ns() - before < 60e9
+    assert 0 < now[0] - first <= time.monotonic_ns() - before
+    assert open_descriptors() == files

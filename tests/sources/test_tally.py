@@ -67,3 +67,15 @@ def test_slow_batches_are_all_measured(clock):
 def test_batches_in_no_time_at_all_are_measured_too(clock):
     numbers = measured(clock, 0, 4096)
     assert 8 <= len(numbers) <= 24
+
+
+def test_the_time_that_a_consumer_waits_counts_for_the_batches_that_are_not_measured_too(clock):
+    tally = Tally(Progress(), clock.now)
+    clock.now += 10 * MILLISECOND  # the consumer's own work
+    asked = clock.now
+    clock.now += MILLISECOND
+    tally.last = Progress(samples_processed=12, batches_processed=3), None
+    tally.measure(tally.last, torch.zeros(4, 2), asked)
+    flow = tally.flow()
+    assert (flow.batches, flow.samples, flow.bytes) == (3, 12, 3 * 32)
+    assert (flow.spent, flow.waited) == (11 * MILLISECOND, 3 * MILLISECOND)

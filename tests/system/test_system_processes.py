@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dataporter.system.processes import pickled_error, usable_cores
+from dataporter.system.processes import die_with, pickled_error, usable_cores
 
 
 def limit(root: Path, name: str, text: str) -> None:
@@ -53,3 +53,11 @@ def test_an_error_comes_back_though_its_class_takes_other_arguments():
 @pytest.mark.parametrize("error", [UnprintableError(), ValueError(lambda: None)])
 def test_an_error_that_would_not_come_back_is_not_pickled(error):
     assert pickled_error(error) is None
+
+
+def test_a_process_whose_parent_was_gone_before_it_could_be_watched_ends_itself():
+    pid = os.fork()
+    if pid == 0:
+        die_with(os.getpid())  # which is not its parent
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
