@@ -134,12 +134,15 @@ def _ideas(node: ast.AST) -> Iterator[tuple[str, list[ast.AST], str, str]]:
             yield "number", [node], ".+", str(number + 1)
         case ast.Expr(value=ast.Call()):
             yield "call", [node], ".+", "pass"
-        case ast.Return(value=ast.Constant(value=False)):  # which is as good as None
-            return
-        case ast.Return(value=ast.AST()):
+        case ast.Return(value=ast.AST() as value) if not _is_false(value):
             yield "return", [node], ".+", "return None"
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
             yield "condition", [test], "(.+)", r"not (\1)"
+
+
+def _is_false(value: ast.AST) -> bool:
+    """Recognise False: to return None instead is no other answer."""
+    return isinstance(value, ast.Constant) and value.value is False
 
 
 def _signs(pair: tuple[str, str]) -> tuple[str, str]:
