@@ -19,9 +19,9 @@ def draw(figure, greys):
 
 
 def test_a_picture_is_drawn_for_narrow_and_for_wide_screens():
-    drawn = picture("curves", draw, 200, wide=900)
+    drawn = picture("curves", draw, 200)
     boxes = re.findall(r'class="(\w+)"><svg [^>]*viewBox="0 0 (\d+)(?:\.\d+)? 200', drawn)
-    assert boxes == [("narrow", "350"), ("wide", "900")]
+    assert boxes == [("narrow", "350"), ("wide", "1100")]
     assert drawn.count('role="img" aria-label="curves"') == 2
 
 

@@ -54,13 +54,13 @@ def check_matplotlib() -> None:
         raise MissingExtraError(msg)
 
 
-def picture(name: str, draw: Draw, height: int, wide: int = _WIDE) -> Markup:
-    """Draw a picture for a page; `wide` is its width in pixels on a wide screen."""
+def picture(name: str, draw: Draw, height: int) -> Markup:
+    """Draw a picture for a page; `height` is in pixels."""
     from markupsafe import Markup  # noqa: PLC0415  of an extra
 
-    screens = (("narrow", _NARROW), ("wide", wide))
     parts = (
-        f'<div class="{on}">{_svg(name, draw, (width, height))}</div>' for on, width in screens
+        f'<div class="{on}">{_svg(name, draw, (width, height))}</div>'
+        for on, width in (("narrow", _NARROW), ("wide", _WIDE))
     )
     return Markup("".join(parts))  # noqa: S704  matplotlib escapes all text
 

@@ -4,7 +4,7 @@
     as_notebook   HTML for Jupyter, without colours of its own
     as_page       a file to open in a browser: no script, no network, light and dark
 
-Cards, pictures and images are on pages only.
+Pictures and images are on pages only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ Lines: TypeAlias = Iterator[tuple[str, Style]]
 
 _SHOWN_TEXTS = 4  # of a row, on a terminal
 _BAR = 40  # columns of a full bar
-_WIDE, _HALF = 1100, 560  # pixels of a picture on a wide screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +83,6 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
-    """Figures to be seen at a glance: a number, and what it means."""
-
-    cards: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Picture:
     """A picture that matplotlib draws."""
 
@@ -99,7 +91,6 @@ class Picture:
     height: int  # pixels
     title: str = ""
     caption: str = ""
-    is_half: bool = False  # beside another one, on a wide screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +102,7 @@ class Images:
     images: Sequence[tuple[str, str]]
 
 
-Part: TypeAlias = Headline | Words | Rows | Table | Shares | Advice | Cards | Picture | Images
+Part: TypeAlias = Headline | Words | Rows | Table | Shares | Advice | Picture | Images
 
 
 def as_text(parts: Sequence[Part]) -> str:
@@ -215,7 +206,7 @@ def as_page(command: str, title: str, parts: Sequence[Part]) -> str:
     )
 
     def drawn(part: Picture) -> str:
-        return picture(part.name, part.draw, part.height, _HALF if part.is_half else _WIDE)
+        return picture(part.name, part.draw, part.height)
 
     kinds = [(type(part).__name__, part) for part in parts]
     template = environment.get_template("report.html.jinja")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from dataporter.tools.demo.runs import OnStep
 
 _RUNS = {"whole": "1. uninterrupted", "killed": "2. killed", "resumed": "3. resumed"}
-_SECONDS_BETWEEN_LINES = 5.0
 
 
 def demo(
@@ -66,30 +64,16 @@ def demo(
 
 @contextlib.contextmanager
 def _bars(console: Console) -> Iterator[OnStep]:
-    """Show a bar for each run that has begun; a line every few seconds if this is no terminal."""
-    if not console.is_terminal:
-        yield _lines(console)
-        return
+    """Show a bar for each run that has begun; its name alone if this is no terminal."""
     columns = (TextColumn("{task.description:<20}"), BarColumn(30), MofNCompleteColumn())
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bars: dict[str, TaskID] = {}
 
         def on_step(name: str, made: int, total: int) -> None:
             if name not in bars:
                 bars[name] = progress.add_task(_RUNS[name], total=total)
+                if not console.is_terminal:
+                    output.say(console, f"{_RUNS[name]}: {total} steps", "soft")
             progress.update(bars[name], completed=made)
 
         yield on_step
-
-
-def _lines(console: Console) -> OnStep:
-    last_name, last_time = "", 0.0
-
-    def on_step(name: str, made: int, total: int) -> None:
-        nonlocal last_name, last_time
-        now = time.monotonic()
-        if name != last_name or now - last_time > _SECONDS_BETWEEN_LINES:
-            last_name, last_time = name, now
-            output.say(console, f"{_RUNS[name]}: step {made} of {total}", "soft")
-
-    return on_step

@@ -37,9 +37,6 @@ from dataporter.tools.demo.training import (
 )
 from dataporter.tools.sandbox.processes import check_fork
 
-if hasattr(os, "fork"):  # else no child is ever started
-    import psutil
-
 _MOMENT = 3.0  # seconds in which a child may clean up
 _DEADLINE = 120.0  # seconds for each run, on a slow machine too
 _SAMPLES = 1536
@@ -160,7 +157,9 @@ def _steps_of(run: Run, name: str, on_step: OnStep, kill_at: int | None = None) 
             on_step(name, made, run.steps)
             if kill_at is not None and made >= kill_at:
                 for rank in ranks:
-                    kill(rank)
+                    _signal(rank, signal.SIGKILL)
+                for rank in ranks:
+                    rank.wait()  # for the last lines of their logs
                 break
             if all(status == 0 for status in ended) and kill_at is None:
                 break
@@ -202,37 +201,20 @@ def started(
             _end(child)
 
 
-def session(leader: int) -> list[psutil.Process]:
-    """List the processes of a session, which include those whose parent has ended."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(process.pid) == leader:
-                found.append(process)
-    return found
-
-
 def _end(child: subprocess.Popen[bytes]) -> None:
     """End a child with its session, whose processes have a moment to clean up."""
-    members = session(child.pid)
-    for process in members:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-            process.resume()  # it may be stopped
-    psutil.wait_procs(members, timeout=_MOMENT)
-    for process in session(child.pid):  # also those that were started meanwhile
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    _signal(child, signal.SIGTERM, signal.SIGCONT)  # it may be stopped
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_MOMENT)
+    _signal(child, signal.SIGKILL)  # also what was started meanwhile, or has lost its parent
     child.wait()
 
 
-def kill(child: subprocess.Popen[bytes]) -> None:
-    """End a child by SIGKILL, with all processes of its session, and collect it."""
-    # The number of a child that was collected may belong to another process by now.
-    if child.returncode is None:
+def _signal(child: subprocess.Popen[bytes], *numbers: signal.Signals) -> None:
+    """Send signals to all processes that a child has started, and to the child itself."""
+    for number in numbers:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+            os.killpg(child.pid, number)
 
 
 def _failure(name: str, made: int, ranks: list[subprocess.Popen[bytes]], folder: Path) -> str:

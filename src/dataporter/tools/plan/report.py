@@ -8,7 +8,7 @@ from dataporter.layout import Row, counted
 from dataporter.tools.pictures import png, svg
 from dataporter.tools.plan.figures import Fetching, PlanFigures, Shuffle
 from dataporter.tools.plan.pictures import draw_all, pictures_of
-from dataporter.tools.report import Cards, Headline, Part, Rows, Words, as_page
+from dataporter.tools.report import Headline, Part, Rows, Words, as_page
 from dataporter.tools.units import duration, long_duration, percent, rate, size
 
 _LARGE = 64 << 20  # decoded bytes of a block
@@ -20,16 +20,9 @@ _SIZE, _SIZE_WITHOUT_CACHE = (1000, 900), (1000, 600)  # pixels
 
 def parts_of(figures: PlanFigures) -> list[Part]:
     """Return what the command shows."""
-    cards = [
-        (f"{figures.fresh.reads_per_block:.2f}", "nodes that read a block"),
-        (size(figures.fresh.bytes_per_node), "fetched by a node in an epoch"),
-        (size(figures.in_use.bytes_most), "in use on a node"),
-        (long_duration(figures.first_batch.seconds), "to the first batch"),
-        (long_duration(figures.fresh.seconds), "to fetch an epoch"),
-    ]
     warnings = [Words([f"Warning: {text}"], "warning") for text in warnings_of(figures)]
     rows = Rows(rows_of(figures))
-    return [Headline(figures.root), Cards(cards), rows, *warnings, *pictures_of(figures)]
+    return [Headline(figures.root), rows, *warnings, *pictures_of(figures)]
 
 
 def drawn(figures: PlanFigures, suffix: str) -> str | bytes:

@@ -79,11 +79,9 @@ class Profile:
         subject, figures = self.measured.subject, self.figures
         drawings = [
             pictures.timeline(self.measured),
-            pictures.costs(self.measured, figures),
             pictures.waits(self.measured, figures),
-            *([pictures.ready(self._ready())] if figures.ready else []),
         ]
-        parts = [*self._about(), self._cards(), *self._advice(), *drawings, *self._tables()]
+        parts = [*self._about(), *self._advice(), *drawings, *self._tables()]
         title = f"Profile of {subject.loader} over {subject.dataset}"
         return report.as_page("profile", title, [*parts, *self._tuning()])
 
@@ -122,20 +120,6 @@ class Profile:
                 "dataporter.ResumableDataLoader to see what its workers do."
             )
         return notes
-
-    def _cards(self) -> report.Cards:
-        figures, step = self.figures, self.measured.step_seconds
-        cards = [
-            (percent(figures.waiting), "of the time waiting"),
-            (rate(figures.batches_per_second), "batches per second"),
-        ]
-        if figures.samples_per_second is not None:
-            cards.append((rate(figures.samples_per_second), "samples per second"))
-        if figures.bytes_per_batch:
-            cards.append((f"{size(figures.bytes_per_second)}/s", "of tensors and arrays"))
-        if step:
-            cards.append((duration(step), "per simulated step"))
-        return report.Cards([*cards, (duration(figures.first), "to the first batch")])
 
     def _tables(self) -> Iterator[report.Part]:
         """Yield the times by stage and by worker, the batches that were ready, slow samples."""
