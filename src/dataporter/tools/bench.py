@@ -30,9 +30,8 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes import is_iterable
 from dataporter.tools.report import Headline, Part, Table, Words
 from dataporter.tools.sandbox import Sandbox
-from dataporter.tools.sandbox.factories import Factory
-from dataporter.tools.sandbox.loaders import arguments_of
-from dataporter.tools.sandbox.loaders import make_loader as made_by
+from dataporter.tools.sandbox.factories import Factory, arguments_of
+from dataporter.tools.sandbox.factories import make_loader as made_by
 
 _EQUAL = 0.05  # a difference within which two speeds are called equal
 _CHANCE = 0.1  # that a true median lies outside of a spread, at most

@@ -126,7 +126,7 @@ def test_json_says_the_same_for_machines(tmp_path, state):
 PEAK = """
 import re, sys
 from pathlib import Path
-from dataporter.tools.cli.inspect import inspect
+from dataporter.tools.cli.files import inspect
 for path in sys.argv[1:]:
     inspect([Path(path)])
     # Of this program alone: rusage would count what its parent had in memory at the fork.

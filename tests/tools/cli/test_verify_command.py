@@ -14,8 +14,8 @@ from terminals import marked
 from watching import until
 
 from dataporter.tools import cli
+from dataporter.tools.cli.loaders import _CheckPrinter
 from dataporter.tools.cli.main import run
-from dataporter.tools.cli.verify import _CheckPrinter
 from dataporter.tools.sandbox import Sandbox, sandbox
 from dataporter.tools.sandbox.processes import fresh_interpreters
 from dataporter.tools.sandbox.sandbox import HASH_SEEDS

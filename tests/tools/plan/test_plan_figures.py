@@ -15,8 +15,14 @@ from dataporter.shards.formats.parquet import ParquetFormat
 from dataporter.shards.storage.urls import Url
 from dataporter.sources.planned import steps_announced
 from dataporter.tools.plan.figures import figures_of
-from dataporter.tools.plan.planned_run import PlannedRun, dealt
-from dataporter.tools.plan.reads import on_nodes, over_epoch, reads_of, uses_of
+from dataporter.tools.plan.planned_run import (
+    PlannedRun,
+    dealt,
+    on_nodes,
+    over_epoch,
+    reads_of,
+    uses_of,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from invented import MS, measured
 
 from dataporter.fetch.timing import CONSUMER, Handed, Made
-from dataporter.tools.profile.figures import figures_of
+from dataporter.tools.profile.figures import figures_of, judge
 from dataporter.tools.profile.measuring import Measured, Step
-from dataporter.tools.profile.report import Profile
-from dataporter.tools.profile.verdict import judge
+from dataporter.tools.profile.profiles import Profile
 
 
 def test_shares_rates_and_stages_are_those_of_the_stamps():

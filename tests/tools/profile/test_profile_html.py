@@ -6,10 +6,9 @@ import pytest
 from invented import measured
 from shown_html import cells, words
 
-from dataporter.tools.profile.figures import figures_of
-from dataporter.tools.profile.report import Profile
+from dataporter.tools.profile.figures import figures_of, judge
+from dataporter.tools.profile.profiles import Profile
 from dataporter.tools.profile.tuning import Settings, Trial, Tuning
-from dataporter.tools.profile.verdict import judge
 
 EVIL = "<script>alert('$x$')</script> & more"
 

@@ -10,10 +10,9 @@ import pytest
 from chromium import browser_profile
 from invented import measured
 
-from dataporter.tools.profile.figures import figures_of
-from dataporter.tools.profile.report import Profile
+from dataporter.tools.profile.figures import figures_of, judge
+from dataporter.tools.profile.profiles import Profile
 from dataporter.tools.profile.tuning import Settings, Trial, Tuning
-from dataporter.tools.profile.verdict import judge
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from invented import measured
 
 from dataporter.tools.profile import profile
-from dataporter.tools.profile.trace import trace_of
+from dataporter.tools.profile.timeline import trace_of
 
 COMMON = {"ph": str, "name": str, "pid": int, "tid": int, "ts": (int, float), "args": dict}
 FIELDS = {

@@ -3,8 +3,7 @@
 import pytest
 from invented import measured
 
-from dataporter.tools.profile.figures import figures_of
-from dataporter.tools.profile.verdict import judge
+from dataporter.tools.profile.figures import figures_of, judge
 
 
 def judged(**run):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from invented import measured
 
 from dataporter.tools.profile.figures import figures_of
-from dataporter.tools.profile.report import trial_line
+from dataporter.tools.profile.profiles import trial_line
 from dataporter.tools.profile.tuning import RefusedError, Settings, Trial, search
 from dataporter.tools.units import rate
 

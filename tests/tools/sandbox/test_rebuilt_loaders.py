@@ -6,7 +6,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from dataporter import FactoryError, ResumableDataLoader
-from dataporter.tools.sandbox.loaders import arguments_of, rebuilt_as_ours
+from dataporter.tools.sandbox.factories import arguments_of, rebuilt_as_ours
 
 
 def test_arguments_are_those_of_the_loader():

@@ -5,7 +5,7 @@ import pytest
 
 from dataporter.errors import FactoryError, OptionTypeError
 from dataporter.stateful_dataloader import StatefulDataLoader
-from dataporter.tools.verify.facts import make_verifiable
+from dataporter.tools.verify.runs import make_verifiable
 
 
 def test_a_loader_is_made_with_other_options_whatever_its_class():

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from dataporter import FactoryError, NotExactError
 from dataporter.tools.sandbox import Sandbox
-from dataporter.tools.sandbox.loaders import make_loader
+from dataporter.tools.sandbox.factories import make_loader
 from dataporter.tools.verify import Check, Present, Report, assert_resumes_exactly
 from dataporter.tools.verify.other_loaders import Restart, describe, find_losses
 

@@ -21,15 +21,10 @@ import typer
 from dataporter import __version__
 from dataporter.errors import DataPorterError
 from dataporter.tools.cli import signals
-from dataporter.tools.cli.bench import bench
 from dataporter.tools.cli.demo import demo
-from dataporter.tools.cli.index import index
-from dataporter.tools.cli.inspect import inspect
+from dataporter.tools.cli.files import index, inspect, plan
+from dataporter.tools.cli.loaders import bench, profile, show, verify
 from dataporter.tools.cli.output import make_console, replace_missing_letters
-from dataporter.tools.cli.plan import plan
-from dataporter.tools.cli.profile import profile
-from dataporter.tools.cli.show import show
-from dataporter.tools.cli.verify import verify
 
 BAD_INPUT = 2
 INTERRUPTED = 130

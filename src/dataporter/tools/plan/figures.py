@@ -18,8 +18,15 @@ from dataporter.shards.index import Index
 from dataporter.shards.schedule import bytes_ahead
 from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.ranges import PART
-from dataporter.tools.plan.planned_run import PlannedRun
-from dataporter.tools.plan.reads import EVALUATED, FirstStep, Reads, on_nodes, over_epoch, reads_of
+from dataporter.tools.plan.planned_run import (
+    EVALUATED,
+    FirstStep,
+    PlannedRun,
+    Reads,
+    on_nodes,
+    over_epoch,
+    reads_of,
+)
 
 Kind = Literal["tracks", "whole shuffle", "in order"]
 

@@ -5,11 +5,9 @@ runs ──▶ sandbox: a process of its own ──▶ measuring: batches, steps
   report, page, trace ◀── verdict, tuning ◀── figures ◀┘
 """
 
-from dataporter.tools.profile.figures import Figures, Spread, WorkerFigures
-from dataporter.tools.profile.report import Profile
-from dataporter.tools.profile.runs import profile
+from dataporter.tools.profile.figures import Advice, Figures, Spread, Verdict, WorkerFigures
+from dataporter.tools.profile.profiles import Profile, profile
 from dataporter.tools.profile.tuning import Settings, Trial, Tuning
-from dataporter.tools.profile.verdict import Advice, Verdict
 
 __all__ = [
     "Advice",

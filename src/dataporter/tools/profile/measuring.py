@@ -34,8 +34,7 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable
 from dataporter.system.processes import usable_cores
-from dataporter.tools.sandbox.factories import Factory
-from dataporter.tools.sandbox.loaders import described, make_loader, name_of
+from dataporter.tools.sandbox.factories import Factory, described, make_loader, name_of
 from dataporter.utils.dataloader import timed_steps
 
 _SHARE_OF_RUN = 0.9  # of the time, if samples are fetched again after it

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
 
-from dataporter.tools.profile.figures import Figures
+from dataporter.tools.profile.figures import KEEPS_UP, Figures, most_workers, workers_needed
 from dataporter.tools.profile.measuring import Subject
-from dataporter.tools.profile.verdict import KEEPS_UP, most_workers, workers_needed
 from dataporter.tools.units import percent, rate
 
 _HELPS = 1.03  # times the rate; a smaller gain is none

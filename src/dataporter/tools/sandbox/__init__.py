@@ -5,8 +5,7 @@ A `Job` travels to a process that has imported the factory, makes a loader there
 """
 
 from dataporter.tools.sandbox.conditions import USUAL, Conditions
-from dataporter.tools.sandbox.host import Problem
 from dataporter.tools.sandbox.processes import ProcessEndedError, TimeUpError
-from dataporter.tools.sandbox.sandbox import Sandbox
+from dataporter.tools.sandbox.sandbox import Problem, Sandbox
 
 __all__ = ["USUAL", "Conditions", "Problem", "ProcessEndedError", "Sandbox", "TimeUpError"]

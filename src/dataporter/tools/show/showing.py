@@ -21,7 +21,7 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.delivered import Delivered
 from dataporter.tools.sandbox import Sandbox
 from dataporter.tools.sandbox.factories import Factory
-from dataporter.tools.sandbox.loaders import make_loader as made_by
+from dataporter.tools.sandbox.factories import make_loader as made_by
 from dataporter.tools.show.parts import Images, Part, images_in, parts_in
 
 # The loader of the run fetches here, on this machine, in one process.

@@ -35,11 +35,10 @@ from dataporter.tools.verify.experiments import (
     Experiment,
     Variation,
 )
-from dataporter.tools.verify.facts import LoaderFacts
+from dataporter.tools.verify.interruptions import runs_differ
 from dataporter.tools.verify.object_changes import Change
 from dataporter.tools.verify.report import Cause
-from dataporter.tools.verify.runs import Run, RunResult, run_in
-from dataporter.tools.verify.trial import runs_differ
+from dataporter.tools.verify.runs import LoaderFacts, Run, RunResult, run_in
 
 _SUSPECTS = 8  # changed objects that are put back, one at a time
 

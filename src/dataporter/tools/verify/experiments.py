@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dataporter.tools.verify.facts import LoaderFacts
 from dataporter.tools.verify.object_changes import Change
+from dataporter.tools.verify.runs import LoaderFacts
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

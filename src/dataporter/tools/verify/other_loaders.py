@@ -35,8 +35,7 @@ from dataporter.tools.sandbox import (
     Sandbox,
     TimeUpError,
 )
-from dataporter.tools.sandbox.factories import Factory
-from dataporter.tools.sandbox.loaders import described, make_loader, name_of
+from dataporter.tools.sandbox.factories import Factory, described, make_loader, name_of
 from dataporter.tools.units import duration
 from dataporter.tools.verify.batch_contents import Contents, contents_of, difference
 from dataporter.tools.verify.report import TIME_UP, Check

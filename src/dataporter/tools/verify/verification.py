@@ -15,11 +15,19 @@ from dataporter.tools.sandbox import USUAL, Conditions, ProcessEndedError, Sandb
 from dataporter.tools.sandbox.conditions import why_clock_must_run
 from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.verify.causes import cause_of_problem, find_cause
-from dataporter.tools.verify.interruptions import Interruption, ResumeValues, plan_interruptions
+from dataporter.tools.verify.interruptions import (
+    ImpossibleError,
+    Interruption,
+    NotRunError,
+    ResumeValues,
+    Samples,
+    Trial,
+    plan_interruptions,
+    samples_of,
+)
 from dataporter.tools.verify.other_loaders import describe, find_losses
 from dataporter.tools.verify.report import TIME_UP, Cause, Check, Present, Report
 from dataporter.tools.verify.runs import Run, RunResult, run_in, run_uninterrupted
-from dataporter.tools.verify.trial import ImpossibleError, NotRunError, Samples, Trial, samples_of
 
 _SEARCHED_BATCHES = 4  # in which a cause is looked for
 _FEWEST = 2  # batches: one before an interruption, one after it
