@@ -361,14 +361,6 @@ def test_without_its_extra_the_command_says_what_to_install(monkeypatch, capsys)
     assert 'pip install "torch-dataporter[cli]"' in err
 
 
-def test_without_psutil_a_command_that_needs_it_names_its_extra(tmp_path):
-    absent = "sys.modules['psutil'] = None"
-    ended = piped("demo", "--out", tmp_path, cwd=tmp_path, first=absent)
-    assert ended.status == 2
-    assert "psutil is not installed" in ended.err
-    assert 'pip install "torch-dataporter[cli]"' in ended.err
-
-
 # As a process
 
 

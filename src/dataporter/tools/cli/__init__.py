@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-_EXTRA = ("jinja2", "matplotlib", "psutil", "rich", "typer")
+_EXTRA = ("jinja2", "matplotlib", "rich", "typer")
 
 
 def start() -> None:

@@ -6,8 +6,6 @@ The `Reference` is the uninterrupted run, which all others are compared with.
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import multiprocessing
 import os
 import pickle
@@ -17,11 +15,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dataporter.errors import FactoryError
 from dataporter.fetch.worker_info import WorkerInfo, announced
-from dataporter.law import Plan, Tail
 from dataporter.law.datasets import chooses_batches, leaves_samples_out
 from dataporter.layout import counted
 from dataporter.resumable_dataloader import ResumableDataLoader
@@ -272,36 +267,33 @@ class _Delivery:
     def _deliver_pass(self, most: int) -> None:
         with self._in_worker():
             batches = iter(self._loader)
-            positions = self._positions()
             if self._run.fetched_before:
-                positions = self._fetch_before(positions, most)
+                self._fetch_before(most - len(self._result.delivered))
             self._kill_if_due()
             for batch in batches:
-                self._record(batch, next(positions, None))
+                self._record(batch)
                 self._kill_if_due()
                 if monotonic() > self._deadline:
                     self._result.out_of_time = True
                 if self._result.out_of_time or len(self._result.delivered) >= most:
                     break
 
-    def _fetch_before(
-        self, positions: Iterator[tuple[int, ...]], most: int
-    ) -> Iterator[tuple[int, ...]]:
-        """Fetch the samples of coming batches by another loader; return the positions again."""
-        coming = list(itertools.islice(positions, most - len(self._result.delivered)))
-        sampler: Any = self._loader.sampler
-        at = np.array([position for batch in coming for position in batch], dtype=np.int64)
-        indices = sampler.order.indices(self._loader.epoch, at).tolist()
+    def _fetch_before(self, most: int) -> None:
+        """Fetch the samples of the coming batches by another loader."""
+        loader = self._loader
+        plan: Any = loader.plan  # not None: see `knows_indices`
+        at = loader.samples_processed
+        starts = [at + n * plan.step_size for n in range(min(plan.num_steps(at), most))]
+        coming = [loader.contents_at(loader.epoch, start) for start in starts]
         for _ in ResumableDataLoader(
-            self._loader.dataset,
-            self._loader.batch_size,
-            sampler=indices,
+            loader.dataset,
+            loader.batch_size,
+            sampler=[int(index) for batch in coming for index in batch.indices],
             collate_fn=_dropped,
             seed=_OTHER_SEED,
         ):
             pass
         self._restore()
-        return iter(coming)
 
     @contextlib.contextmanager
     def _in_worker(self) -> Iterator[None]:
@@ -316,33 +308,22 @@ class _Delivery:
                 self._loader.worker_init_fn(worker)
             yield
 
-    def _positions(self) -> Iterator[tuple[int, ...]]:
-        """Yield the positions of each batch of the pass that has just begun."""
-        sampler, loader = self._loader.sampler, self._loader
-        if not self._facts.follows_own_order or not isinstance(sampler, ResumableSampler):
-            return iter(())
-        tail: Tail = "drop" if loader.drop_last else sampler.tail
-        plan = Plan(
-            length=sampler.order.length,
-            batch_size=loader.batch_size or 1,
-            topology=sampler.topology,
-            tail=tail,
-        )
-        deal = functools.partial(sampler.order.deal, loader.epoch)
-        return (tuple(map(int, batch)) for batch in plan.batches(loader.samples_processed, deal))
-
-    def _record(self, batch: Any, positions: tuple[int, ...] | None) -> None:
-        loader, indices = self._loader, None
-        if positions is not None:
-            sampler: Any = loader.sampler
-            indices = tuple(sampler.order.indices(loader.epoch, np.array(positions)).tolist())
+    def _record(self, batch: Any) -> None:
+        loader = self._loader
+        known = loader.delivered if self._facts.follows_own_order else None
         contents = (
             tuple(pickle.loads(batch))  # noqa: S301  made by `_contents_by_sample`
             if self._run.by_sample
-            else (contents_of(batch, None if positions is None else len(positions)),)
+            else (contents_of(batch, None if known is None else len(known.positions)),)
         )
         self._result.delivered.append(
-            Delivered(loader.epoch, loader.batches_processed, positions, indices, contents)
+            Delivered(
+                epoch=loader.epoch,
+                number=loader.batches_processed,
+                positions=None if known is None else tuple(map(int, known.positions)),
+                indices=None if known is None else tuple(map(int, known.indices)),
+                contents=contents,
+            )
         )
         self._record_state()
 
