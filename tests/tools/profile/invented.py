@@ -25,6 +25,7 @@ def subject(**changes):
         "snapshot_every": 1,
         "device": None,
         "cores": 8,
+        "slow_generators": "",
     }
     return Subject(**{**given, **changes})
 

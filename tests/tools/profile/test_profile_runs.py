@@ -2,7 +2,9 @@
 
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from dataporter.errors import FactoryError, OptionError, OptionTypeError
 from dataporter.fetch.timing import CONSUMER
@@ -47,6 +49,13 @@ def test_every_kind_of_loader_shows_what_can_be_seen_of_it(name, stages, makers)
     assert figures.bytes_per_batch > 0
     assert all(step.asked <= step.got <= step.done for step in found.measured.steps)
     assert ("only waits and steps" in str(found)) == (name == "torchs")
+
+
+def test_generators_that_are_read_by_calls_are_named_with_their_cost_and_releases():
+    shown = " ".join(str(profiled("with_hidden_generators", batches=4)).split())
+    assert "takes about 40 µs a batch" in shown
+    assert f"by torch {torch.__version__}, NumPy {np.__version__} or Python" in shown
+    assert "takes about 40 µs" not in str(profiled("inline", batches=4))
 
 
 @pytest.mark.upset_by_load(reason="it measures steps, and a process that is paused makes long ones")

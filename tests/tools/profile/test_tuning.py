@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from invented import measured
 
+from dataporter.errors import FactoryError
 from dataporter.tools.profile.figures import figures_of
 from dataporter.tools.profile.profiles import trial_line
-from dataporter.tools.profile.tuning import RefusedError, Settings, Trial, search
+from dataporter.tools.profile.tuning import Settings, Trial, search
 from dataporter.tools.units import rate
 
 
@@ -36,7 +37,7 @@ class Model:
     def measure(self, options):
         self.asked.append(options)
         if options.get("engine") == "threads" and not self.threads:
-            raise RefusedError("the dataset draws from the global random generators")
+            raise FactoryError("the dataset draws from the global random generators")
         return self.figures(options["num_workers"], options.get("prefetch_factor", 2))[1]
 
     def search(self, now=2, tries=1000, **listeners):

@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from dataporter.fetch.containers import is_plain_list, parts_of
+from dataporter.fetch.generators import why_slow
 from dataporter.fetch.timing import Handed, Made, Timing
 from dataporter.fetch.vectorised import gather_for
 from dataporter.layout import counted
@@ -67,6 +68,7 @@ class Subject:
     snapshot_every: int  # batches between states of the lanes
     device: str | None
     cores: int
+    slow_generators: str  # why asking them for draws is slow; empty if it is not
 
     @property
     def makers(self) -> int:
@@ -214,6 +216,7 @@ def _subject_of(loader: DataLoader[Any], options: Mapping[str, Any]) -> Subject:
         snapshot_every=options.get("snapshot_every_n_steps") or 1,  # None: no states are taken
         device=None if device is None else str(device),
         cores=usable_cores(),
+        slow_generators=why_slow() if options.get("randomness") else "",
     )
 
 

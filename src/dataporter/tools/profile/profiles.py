@@ -24,7 +24,7 @@ from dataporter.tools.profile.figures import (
 )
 from dataporter.tools.profile.measuring import Measured, Measurement
 from dataporter.tools.profile.timeline import worker_name
-from dataporter.tools.profile.tuning import RefusedError, Trial, Tuning, search
+from dataporter.tools.profile.tuning import Trial, Tuning, search
 from dataporter.tools.sandbox import Sandbox
 from dataporter.tools.sandbox.factories import Factory
 from dataporter.tools.units import duration, percent, rate, size
@@ -126,6 +126,8 @@ class Profile:
                 f"processes were busy, or there are more workers than the {subject.cores} cores. "
                 "On an idle machine the loader is faster."
             )
+        if subject.slow_generators:
+            notes.append(subject.slow_generators)
         if not subject.is_ours:
             notes.append(
                 f"Of {subject.loader} only waits and steps are visible. Use a "
@@ -278,10 +280,29 @@ def profile(
     check_number("seconds", seconds, above=0)
     check_number("step_ms", step_ms, below=_LONGEST_STEP)
     sandbox = Sandbox(make_loader, Measurement, seconds=seconds, shows_output=shows_output)
+
+    def measure(options: dict[str, Any], within: float, *, finds_slow: bool = False) -> Measured:
+        measurement = Measurement(
+            options=options,
+            batches=batches,
+            seconds=within,
+            finds_slow=finds_slow,
+            deadline=monotonic() + sandbox.seconds_left * _USED,
+            step_seconds=step_ms / 1000,
+        )
+        time_up = (
+            f"the loader was still busy with a batch when its {seconds:g} seconds were up. "
+            "Find out what it waits for, or give it more time."
+        )
+        found = sandbox.result(measurement, "the loader failed", time_up)
+        if not found.steps:
+            msg = f"the loader over {found.subject.dataset} delivered no batch. Give it some data."
+            raise FactoryError(msg)
+        return found
+
     with contextlib.closing(sandbox):
-        runs = _Runs(sandbox, batches, seconds, step_ms / 1000)
         share = _SHARE_WITH_TUNING if tune else _USED
-        measured = runs.measure({}, share * seconds, finds_slow=True)
+        measured = measure({}, share * seconds, finds_slow=True)
         figures = figures_of(measured)
         verdict = judge(measured.subject, figures)
         found = Profile(measured=measured, figures=figures, verdict=verdict)
@@ -299,47 +320,11 @@ def profile(
         tuning = search(
             measured.subject,
             figures,
-            runs.try_out,
+            lambda options: figures_of(
+                measure(options, max(sandbox.seconds_left / _TRIALS, _LEAST_SECONDS))
+            ),
             time_left=lambda: (sandbox.seconds_left - _LEAST_SECONDS) / seconds,
             on_trial=on_trial,
             on_progress=on_progress,
         )
         return replace(found, tuning=tuning)
-
-
-class _Runs:
-    """Measurements of one loader, until the time is up."""
-
-    def __init__(self, sandbox: Sandbox, batches: int, seconds: float, step_seconds: float) -> None:
-        self._sandbox = sandbox
-        self._batches = batches
-        self._seconds = seconds
-        self._step_seconds = step_seconds
-
-    def measure(
-        self, options: dict[str, Any], seconds: float, *, finds_slow: bool = False
-    ) -> Measured:
-        measurement = Measurement(
-            options=options,
-            batches=self._batches,
-            seconds=seconds,
-            finds_slow=finds_slow,
-            deadline=monotonic() + self._sandbox.seconds_left * _USED,
-            step_seconds=self._step_seconds,
-        )
-        time_up = (
-            f"the loader was still busy with a batch when its {self._seconds:g} seconds were up. "
-            "Find out what it waits for, or give it more time."
-        )
-        found = self._sandbox.result(measurement, "the loader failed", time_up)
-        if not found.steps:
-            msg = f"the loader over {found.subject.dataset} delivered no batch. Give it some data."
-            raise FactoryError(msg)
-        return found
-
-    def try_out(self, options: dict[str, Any]) -> Figures:
-        seconds = self._sandbox.seconds_left / _TRIALS
-        try:
-            return figures_of(self.measure(options, max(seconds, _LEAST_SECONDS)))
-        except FactoryError as error:
-            raise RefusedError(str(error)) from error

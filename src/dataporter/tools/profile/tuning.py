@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
 
+from dataporter.errors import FactoryError
 from dataporter.tools.profile.figures import KEEPS_UP, Figures, most_workers, workers_needed
 from dataporter.tools.profile.measuring import Subject
 from dataporter.tools.units import percent, rate
@@ -105,21 +106,8 @@ class Tuning:
         return f"Best: {self.best}, {gain} now ({rate(self.now.rate)} batches/s){in_turns}.{rest}"
 
 
-# Measures the loader with other options; raises `RefusedError` if it does not take them.
+# Measures the loader with other options; raises `FactoryError` if it does not take them.
 Measure: TypeAlias = Callable[[dict[str, Any]], Figures]
-
-
-class RefusedError(Exception):
-    """The loader does not work with some settings; the message says why."""
-
-
-def settings_of(subject: Subject) -> Settings:
-    """Return the present settings of a loader."""
-    return Settings(
-        num_workers=subject.num_workers,
-        engine="threads" if subject.in_threads else "processes",
-        prefetch_factor=subject.prefetch_factor,
-    )
 
 
 def search(
@@ -151,27 +139,27 @@ def _ignore(*_: Any) -> None:
     """Do nothing, in place of a callback that is not given."""
 
 
+@dataclass(eq=False)
 class _Search:
-    def __init__(
-        self,
-        subject: Subject,
-        figures: Figures,
-        measure: Measure,
-        time_left: Callable[[], float],
-        on_trial: Callable[[Trial], None],
-        on_progress: Callable[[int, int], None],
-    ) -> None:
-        self._subject, self._figures = subject, figures
-        self._measure, self._time_left = measure, time_left
-        self._on_trial, self._on_progress = on_trial, on_progress
-        self._now = settings_of(subject)
-        self._stopped = False
-        now = Trial(settings=self._now, is_now=True).with_figures(figures)
-        self._tried = {self._now: now}
+    subject: Subject
+    figures: Figures
+    measure: Measure
+    time_left: Callable[[], float]
+    on_trial: Callable[[Trial], None]
+    on_progress: Callable[[int, int], None]
+
+    def __post_init__(self) -> None:
+        subject = self.subject
+        self._now = Settings(
+            num_workers=subject.num_workers,
+            engine="threads" if subject.in_threads else "processes",
+            prefetch_factor=subject.prefetch_factor,
+        )
+        self._tried = {self._now: Trial(settings=self._now, is_now=True).with_figures(self.figures)}
         self._engines = ["processes"] if subject.has_lanes else ["processes", "threads"]
-        self._measured = 0
+        self._stopped, self._measured = False, 0
         self._most = len(self._engines) * len(self._worker_counts()) + len(_DEEPER) + 2 * _AGAIN
-        on_trial(now)
+        self.on_trial(self._tried[self._now])
 
     def try_workers(self) -> None:
         """Try more and more workers, as long as that helps."""
@@ -191,10 +179,10 @@ class _Search:
                 reached = max(reached, trial.rate)
 
     def _worker_counts(self) -> list[int]:
-        most = most_workers(self._subject, self._figures)
-        if not self._subject.has_lanes:  # on one core, too, a second worker may fetch ahead
+        most = most_workers(self.subject, self.figures)
+        if not self.subject.has_lanes:  # on one core, too, a second worker may fetch ahead
             most = max(most, _FEWEST_COUNTS)
-        counts = {min(workers_needed(self._figures), most), most}
+        counts = {min(workers_needed(self.figures), most), most}
         count = 1
         while count < most:
             counts.add(count)
@@ -217,24 +205,24 @@ class _Search:
                 self._try(settings, again=True)
         for trial in self._tried.values():  # their medians are what the outcome speaks of
             if len(trial.rates) > 1:
-                self._on_trial(trial)
+                self.on_trial(trial)
 
     def _try(self, settings: Settings, *, again: bool = False) -> Trial | None:
         if settings in self._tried and not again:
             return self._tried[settings]
-        if self._time_left() <= (0.0 if again else self._kept()):
+        if self.time_left() <= (0.0 if again else self._kept()):
             self._stopped = self._stopped or not again
             return None
-        self._on_progress(self._measured, self._most)
+        self.on_progress(self._measured, self._most)
         self._measured += 1
         trial = self._tried.get(settings, Trial(settings=settings))
         try:
-            trial = trial.with_figures(self._measure(settings.options()))
-        except RefusedError as error:
+            trial = trial.with_figures(self.measure(settings.options()))
+        except FactoryError as error:
             trial = replace(trial, refused=str(error))
         self._tried[settings] = trial
         if not again:
-            self._on_trial(trial)
+            self.on_trial(trial)
         return trial
 
     def _kept(self) -> float:
