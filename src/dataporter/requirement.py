@@ -1,10 +1,11 @@
-"""A check that a required package is installed in a suitable version."""
+"""Checks of required packages: installed, in a suitable version, with the names that are used."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from importlib import metadata
+from typing import Any
 
 from dataporter.errors import MissingExtraError
 
@@ -43,6 +44,33 @@ def has_version(distribution: str, at_least: str, *, below: str | None = None) -
     except metadata.PackageNotFoundError:
         return False
     return _numbers(at_least) <= version and (below is None or version < _numbers(below))
+
+
+def known_attribute(owner: Any, path: str, *, release: str, tried: tuple[str, str]) -> Any:
+    """Return an attribute that a package does not promise to keep, by its dotted path.
+
+    >>> known_attribute("text", "upper.later", release="python 9", tried=("3.10", "3.14"))
+    Traceback (most recent call last):
+        ...
+    dataporter.errors.MissingExtraError: builtin_function_or_method of python 9 has no 'later'...
+    """
+    found = owner
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            kind = found if isinstance(found, type) else type(found)
+            msg = f"{kind.__name__} of {release} has no {name!r}. {untried(tried)}"
+            raise MissingExtraError(msg) from error
+    return found
+
+
+def untried(tried: tuple[str, str]) -> str:
+    """Say which versions of a package work, and what to do with another one."""
+    return (
+        f"dataporter was tried with {tried[0]} to {tried[1]}. Install one of these versions, or a "
+        "dataporter that knows the newer one."
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

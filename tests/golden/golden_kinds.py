@@ -41,8 +41,7 @@ from dataporter.stateful_dataloader import (
     StatefulDistributedSampler,
 )
 from dataporter.trainers.distributed_checkpoint import WholeState
-from dataporter.trainers.loader_states import read_states, write_states
-from dataporter.trainers.rank_states import load_states
+from dataporter.trainers.loader_states import load_states, read_states, write_states
 from dataporter.training import CheckpointManager
 from dataporter.views import LengthBatches, Mixture, packed
 

@@ -29,7 +29,7 @@ FRAMEWORKS = set().union(OTHERS, *FAMILIES)
 
 # What needs no framework, so that it may be imported without one.
 FREE = {
-    *("rank_states", "loader_states", "logged_stats", "distributed_checkpoint"),
+    *("loader_states", "logged_stats", "distributed_checkpoint"),
 }
 
 USE = """

@@ -1,8 +1,15 @@
 """Ours are callbacks of the package whose trainer they are given to, of either name."""
 
 import pytest
+from bounds import least, newest
+from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.utilities import CombinedLoader
+from lightning_training import Module, make_loader, make_trainer, quiet
 
-from dataporter.trainers.lightning.framework import packages
+from dataporter import MissingExtraError
+from dataporter.trainers.lightning import LoaderStatsCallback, ResumeCallback, loops
+from dataporter.trainers.lightning.framework import TRIED, packages
 
 NAMES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 CASES = [
@@ -33,3 +40,44 @@ def test_old_trainers_of_either_package_take_our_callbacks(
     monkeypatch.syspath_prepend(tmp_path)
     found = packages({NAMES[name] for name in imported})
     assert found == [NAMES[name] for name in expected]
+
+
+def test_the_versions_that_were_tried_are_those_of_the_requirements():
+    assert (least("lightning", "lightning"), newest("lightning")) == TRIED
+
+
+@pytest.mark.parametrize("callback", [ResumeCallback, LoaderStatsCallback])
+@pytest.mark.parametrize("name", ["_should_reload_train_dl", "restarted_on_epoch_start"])
+def test_a_lightning_without_a_private_name_is_refused_before_training(
+    name, callback, tmp_path, monkeypatch
+):
+    module = Module()
+    trainer = make_trainer(tmp_path, [callback()])
+    monkeypatch.delattr(_FitLoop, name)
+    with pytest.raises(MissingExtraError, match=f"_FitLoop of lightning.* has no '{name}'"):
+        trainer.fit(module, make_loader())
+    assert module.steps == []
+
+
+def test_the_loaders_that_have_ended_are_not_guessed():
+    quiet()
+    combined = CombinedLoader([[1], [2, 3]], "max_size_cycle")
+    assert loops.ended(combined) == []
+    iter(combined)
+    assert loops.ended(combined) == [False, False]
+    del combined._iterator._consumed
+    with pytest.raises(MissingExtraError, match=r"tried with 2\.5\.3 to"):
+        loops.ended(combined)
+    assert loops.ended(CombinedLoader([[1]], "min_size")) == []
+
+
+def test_a_fetcher_of_another_kind_is_not_taken_for_one_that_is_known():
+    class Eager(_PrefetchDataFetcher):
+        pass
+
+    class Other:
+        pass
+
+    assert loops.fetches_by_itself(Eager())
+    with pytest.raises(MissingExtraError, match="fetches batches by a Other"):
+        loops.fetches_by_itself(Other())

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from dataporter import ResumableDataLoader
 from dataporter.errors import StateMismatchError
 from dataporter.law import Topology
-from dataporter.trainers.rank_states import load_states
+from dataporter.trainers.loader_states import load_states
 
 LENGTH = 53
 

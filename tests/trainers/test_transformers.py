@@ -6,14 +6,32 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
+from bounds import least, newest
 from torch.utils.data import DataLoader
 from tracked import Tracked, numbered_lines
-from transformers import ProgressCallback, TrainingArguments
+from transformers import ProgressCallback, Trainer, TrainingArguments
 from transformers_runs import Rows, Stream, make
 
-from dataporter import OptionError, ResumableDataLoader, StateMismatchError, StateMissingError
+from dataporter import (
+    MissingExtraError,
+    OptionError,
+    ResumableDataLoader,
+    StateMismatchError,
+    StateMissingError,
+)
 from dataporter.trainers.loader_states import FILE
-from dataporter.trainers.transformers import ResumableTrainer
+from dataporter.trainers.transformers import TRIED, ResumableTrainer
+
+
+def test_the_versions_that_were_tried_are_those_of_the_requirements():
+    assert (least("transformers", "transformers"), newest("transformers")) == TRIED
+
+
+@pytest.mark.parametrize("name", ["_save_checkpoint", "_load_rng_state"])
+def test_a_trainer_without_a_private_name_is_refused_before_training(name, tmp_path, monkeypatch):
+    monkeypatch.delattr(Trainer, name)  # ours overrides one, which would never be called then
+    with pytest.raises(MissingExtraError, match=f"transformers.* has no '{name}'.* tried with 4"):
+        make(tmp_path, Rows(), max_steps=1)
 
 
 def hugging_face_rows() -> datasets.Dataset:

@@ -33,10 +33,10 @@ from dataporter.sources.delivered import rows_of
 from dataporter.trainers.loader_states import (
     FILE,
     States,
+    load_states,
     read_states,
     write_states,
 )
-from dataporter.trainers.rank_states import load_states
 from dataporter.training.ranks import topology
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from dataporter.errors import OptionError, StateFormatError
 from dataporter.law import Topology
 from dataporter.law.lane_states import pack
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.trainers.rank_states import Missing, check_missing, load_states, without_state
+from dataporter.trainers.loader_states import Missing, check_missing, load_states, without_state
 
 _ENTRY = "state"
 

@@ -20,8 +20,13 @@ from dataporter.errors import TopologyError
 from dataporter.law import Topology
 from dataporter.requirement import require
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.trainers.loader_states import loaded
-from dataporter.trainers.rank_states import Missing, check_missing, load_states, without_state
+from dataporter.trainers.loader_states import (
+    Missing,
+    check_missing,
+    load_states,
+    loaded,
+    without_state,
+)
 from dataporter.training.loadable import explain
 
 # The oldest version that passes the tests. In 2.30 every process is rank 0 of 1.

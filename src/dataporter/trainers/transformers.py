@@ -17,24 +17,21 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
 from dataporter.errors import OptionError, StateMismatchError
-from dataporter.requirement import require
+from dataporter.requirement import known_attribute, require
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes import is_iterable
-from dataporter.trainers.loader_states import (
-    FILE,
-    States,
-    read_states,
-    write_states,
-)
-from dataporter.trainers.rank_states import load_states
+from dataporter.trainers.loader_states import FILE, States, load_states, read_states, write_states
+from dataporter.trainers.logged_stats import LoggedStats, checked_steps
 from dataporter.training.ranks import topology
 
-# Before 4.57 a Trainer miscounts an accumulation that does not divide the epoch, and trains
-# nothing from a checkpoint at the end of an iterable. It requires Accelerate 1.3, although its
-# own metadata asks for less.
-require("transformers", at_least="4.57", extra="transformers")
+# Before the first version a Trainer miscounts an accumulation that does not divide the epoch, and
+# trains nothing from a checkpoint at the end of an iterable. It requires Accelerate 1.3, although
+# its own metadata asks for less.
+TRIED = ("4.57", "5.22.2")
+require("transformers", at_least=TRIED[0], extra="transformers")
 require("accelerate", at_least="1.3", extra="transformers")
 
+import transformers  # noqa: E402  likewise
 from accelerate.data_loader import (  # noqa: E402  only after `require`
     BatchSamplerShard,
     DataLoaderDispatcher,
@@ -50,7 +47,6 @@ from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint  # noqa: E402
 
 from dataporter.trainers.accelerate import data_ranks  # noqa: E402  likewise
-from dataporter.trainers.transformers_stats import LoaderStatsCallback  # noqa: E402
 
 __all__ = ["LoaderStatsCallback", "ResumableTrainer"]
 
@@ -76,7 +72,11 @@ class ResumableTrainer(Trainer):
         self._resumes_from: Path | None = None
         self._saved: States | None = None
         self.train_loader: ResumableDataLoader[Any] | None = None
+        # Names that a Trainer does not promise to keep. Without the first, no state would be saved.
+        for name in ("_save_checkpoint", "_get_output_dir", "_load_rng_state"):
+            _known(Trainer, name)
         super().__init__(*args, **kwargs)
+        _known(self, "_train_batch_size")
         self.add_callback(_ResumeChecks(self))
 
     def train(
@@ -181,6 +181,11 @@ class ResumableTrainer(Trainer):
         loader: Any = self.train_loader  # not None: see `_ResumeChecks`
         write_states(Path(self._get_output_dir(trial=trial), folder, FILE), [loader])
         super()._save_checkpoint(model, trial, **kwargs)
+
+
+def _known(owner: Any, name: str) -> None:
+    release = f"transformers {transformers.__version__}"
+    known_attribute(owner, name, release=release, tried=TRIED)
 
 
 def _check_counts(
@@ -310,3 +315,28 @@ class _ResumeChecks(TrainerCallback):
         folder = self._trainer._resumes_from  # noqa: SLF001
         if folder is not None and not self._has_trained:
             self._trainer._load_rng_state(str(folder))  # noqa: SLF001
+
+
+class LoaderStatsCallback(TrainerCallback):
+    """Logs `loader.stats()` every n steps, counted since the last time, by `trainer.log`.
+
+    So the numbers go to all integrations of `report_to`, and to the Trainer's `log_history`:
+
+        trainer.add_callback(LoaderStatsCallback(trainer, every_n_steps=50))
+
+    Without `every_n_steps`, it logs every `logging_steps` of the TrainingArguments.
+    """
+
+    def __init__(
+        self, trainer: Any, every_n_steps: int | None = None, prefix: str = "loader/"
+    ) -> None:
+        self._trainer = trainer
+        self.every_n_steps = checked_steps(every_n_steps)
+        self._stats = LoggedStats(prefix)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:  # noqa: ARG002
+        every = self.every_n_steps or int(state.logging_steps)
+        if every and state.global_step % every == 0:
+            numbers = self._stats.of([self._trainer.train_loader])
+            if numbers:
+                self._trainer.log(numbers)

@@ -2,10 +2,8 @@
 
 from dataporter.training.checkpoint import CheckpointManager
 from dataporter.training.data_module import DataModuleProtocol, UniversalDataModule
-from dataporter.training.default_collator import DefaultCollator
 from dataporter.training.factory import DataLoaderConfig, DataLoaderFactory
-from dataporter.training.registry import CollatorRegistry
-from dataporter.training.task_spec import TaskSpec
+from dataporter.training.registry import CollatorRegistry, DefaultCollator, TaskSpec
 from dataporter.training.text_collator import LanguageModelingDataCollator, TextCollator
 from dataporter.training.training_config import TrainingConfig
 from dataporter.training.vision_collator import VisionCollator, VisionDataCollator

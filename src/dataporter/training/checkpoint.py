@@ -38,9 +38,8 @@ from dataporter.training.checkpoint_file import (
     verify,
     write,
 )
-from dataporter.training.loadable import explain
+from dataporter.training.loadable import explain, get_rng_state, set_rng_state
 from dataporter.training.ranks import on_every_rank, on_first_rank, topology, without_repetition
-from dataporter.training.rng_state import get_rng_state, set_rng_state
 
 
 class CheckpointManager:

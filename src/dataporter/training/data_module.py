@@ -32,10 +32,8 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable
 from dataporter.strategies import resolve_strategy
-from dataporter.training.default_collator import DefaultCollator
 from dataporter.training.factory import DataLoaderConfig, DataLoaderFactory
-from dataporter.training.registry import CollatorRegistry
-from dataporter.training.task_spec import TaskSpec
+from dataporter.training.registry import CollatorRegistry, DefaultCollator, TaskSpec
 from dataporter.training.tensor_collator import TensorCollator, is_list_of_numbers, is_tensor
 
 

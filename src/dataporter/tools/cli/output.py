@@ -1,4 +1,4 @@
-"""What a command writes: words on a terminal, a pipe or an old encoding, JSON, and whole files."""
+"""Output of commands: words on a terminal, a pipe or an old encoding, JSON, and whole files."""
 
 from __future__ import annotations
 

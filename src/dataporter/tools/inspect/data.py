@@ -222,7 +222,7 @@ _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
 
 
 class Data(NamedTuple):
-    """What is known of a state's data."""
+    """The data of a state, as rows to be shown and as builtins."""
 
     rows: list[Row]
     as_dict: dict[str, Any]

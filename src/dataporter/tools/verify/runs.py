@@ -176,7 +176,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Treatment:
-    """What is done to a loader while it delivers batches."""
+    """Changes to a loader, and to its processes, while it delivers batches."""
 
     options: dict[str, Any] = field(default_factory=dict)  # in place of its own
     kills: tuple[int, ...] = ()  # kill a worker after so many batches

@@ -1,17 +1,20 @@
-"""The names of Lightning that are used here, from whichever of its two packages is in use."""
+"""The names of Lightning that are used here, from whichever of its two packages is in use.
+
+Its private names are in `loops.py`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Container
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dataporter.requirement import has_version, require
+from dataporter.requirement import has_version, known_attribute, require
 
 _DISTRIBUTIONS = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
-# Before this version, Lightning's loops iterate a loader twice at a resume.
-_LEAST = "2.5.3"
+# Before the first version, Lightning's loops iterate a loader twice at a resume.
+TRIED = _LEAST, _NEWEST = ("2.5.3", "2.6.6")
 # Before this version, a package's trainer refuses callbacks of the other package.
 _TAKES_ANY = "2.6.0"
 
@@ -39,4 +42,13 @@ else:
     Callback = type("Callback", tuple(package.Callback for package in _packages), {})
     LightningModule, Trainer = _packages[0].LightningModule, _packages[0].Trainer
 
-__all__ = ["Callback", "LightningModule", "Trainer", "packages"]
+_package: Any = sys.modules[Trainer.__module__.partition(".trainer")[0]]
+
+
+def private(owner: Any, path: str) -> Any:
+    """Return an attribute that Lightning does not promise to keep; raise if there is none."""
+    release = f"{_package.__name__} {_package.__version__}"
+    return known_attribute(owner, path, release=release, tried=TRIED)
+
+
+__all__ = ["TRIED", "Callback", "LightningModule", "Trainer", "packages", "private"]

@@ -17,14 +17,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataporter.errors import MissingExtraError
 from dataporter.law.epochs import MOST_UNUSED
+from dataporter.requirement import untried
 from dataporter.sources.users_sampler import has_state
-from dataporter.trainers.lightning.framework import Trainer
+from dataporter.trainers.lightning.framework import TRIED, Trainer, private
+
+_FETCHES_BY_ITSELF = {"_PrefetchDataFetcher": True, "_DataLoaderIterDataFetcher": False}
+_USED = (
+    *("_combined_loader", "_data_fetcher", "_should_reload_train_dl"),
+    *("epoch_progress.current.processed", "epoch_progress.current.completed"),
+    *("restarted_on_epoch_start", "reset_restart_stage"),
+    *(f"epoch_loop.batch_progress.current.{name}" for name in ("ready", "started", "processed")),
+    *("epoch_loop.batch_progress.current.completed", "epoch_loop.batch_progress.is_last_batch"),
+    *("epoch_loop.restarted_on_train_batch_end", "epoch_loop.val_loop._combined_loader"),
+)
+
+
+def check(trainer: Trainer) -> None:
+    """Raise before training if this Lightning lacks a name that is used here."""
+    for path in _USED:
+        private(trainer.fit_loop, path)
 
 
 def stateful_loaders(trainer: Trainer) -> list[Any]:
     """Return the training loaders that have a state, in the order in which Lightning saves them."""
-    combined = trainer.fit_loop._combined_loader  # noqa: SLF001  the loaders as they are iterated
+    combined = _combined(trainer)
     return [] if combined is None else [each for each in combined.flattened if has_state(each)]
 
 
@@ -49,11 +67,12 @@ def has_finished(trainer: Trainer) -> bool:
 
 def unused_batches(trainer: Trainer, *, begun: bool) -> int:
     """Return the number of batches that were fetched and not trained on."""
-    fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001  only it knows this number
+    fetcher = fetcher_of(trainer)
     if fetcher is None or not fetches_by_itself(fetcher):
         return 0
     trained = batches_trained(trainer) if begun else 0
-    return min(max(fetcher.fetched - trained, 0), MOST_UNUSED)
+    unused: int = max(fetcher.fetched - trained, 0)
+    return min(unused, MOST_UNUSED)
 
 
 def batches_trained(trainer: Trainer) -> int:
@@ -63,9 +82,8 @@ def batches_trained(trainer: Trainer) -> int:
 
 def has_several(trainer: Trainer) -> bool:
     """Return True if there are several loaders, and any of them has a state."""
-    combined = trainer.fit_loop._combined_loader  # noqa: SLF001
-    has_fetcher = trainer.fit_loop._data_fetcher is not None  # noqa: SLF001
-    if combined is None or not has_fetcher:
+    combined = _combined(trainer)
+    if combined is None or fetcher_of(trainer) is None:
         return False
     return len(combined.flattened) > 1 and bool(stateful_loaders(trainer))
 
@@ -77,7 +95,11 @@ def asks_for_loaders(trainer: Trainer) -> bool:
 
 def fetches_by_itself(fetcher: Any) -> bool:
     """Return False if `training_step` itself takes batches from an iterator."""
-    return not hasattr(fetcher, "iterator_wrapper")
+    for kind in type(fetcher).__mro__:
+        if kind.__name__ in _FETCHES_BY_ITSELF:
+            return _FETCHES_BY_ITSELF[kind.__name__]
+    msg = f"Lightning fetches batches by a {type(fetcher).__name__}. {untried(TRIED)}"
+    raise MissingExtraError(msg)
 
 
 def ended(combined: Any) -> list[bool]:
@@ -85,7 +107,11 @@ def ended(combined: Any) -> list[bool]:
 
     Changing the list changes Lightning's. It is empty if no loader is repeated.
     """
-    return getattr(combined._iterator, "_consumed", [])  # noqa: SLF001
+    iterator = private(combined, "_iterator")
+    if iterator is None or private(combined, "_mode") != "max_size_cycle":
+        return []
+    consumed: list[bool] = private(iterator, "_consumed")
+    return consumed
 
 
 def epoch_samplers(loader: Any) -> list[Any]:
@@ -97,14 +123,20 @@ def epoch_samplers(loader: Any) -> list[Any]:
 
 def ends_with_the_shortest(trainer: Trainer) -> bool:
     """Return True if an epoch over several loaders ends with the first loader that ends."""
-    return _mode(trainer) == "min_size"
+    combined = _combined(trainer)
+    return combined is not None and private(combined, "_mode") == "min_size"
 
 
 def begin_passes(trainer: Trainer) -> None:
     """Start new passes in place of those that `setup_data` started."""
-    fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001
+    fetcher = fetcher_of(trainer)
     if fetcher is not None:
         iter(fetcher)
+
+
+def fetcher_of(trainer: Trainer) -> Any:
+    """Return the object that draws a trainer's training batches; None before there is one."""
+    return trainer.fit_loop._data_fetcher  # noqa: SLF001
 
 
 def accumulates(trainer: Trainer) -> bool:
@@ -172,10 +204,9 @@ def show_progress(trainer: Trainer, batches: int) -> None:
         shown.refresh()
 
 
-def _mode(trainer: Trainer) -> str | None:
-    """Return the mode in which several loaders are combined."""
-    combined = trainer.fit_loop._combined_loader  # noqa: SLF001
-    return None if combined is None else combined._mode  # noqa: SLF001
+def _combined(trainer: Trainer) -> Any:
+    """Return the training loaders as they are iterated; None before there are any."""
+    return trainer.fit_loop._combined_loader  # noqa: SLF001
 
 
 def _batches(trainer: Trainer) -> Any:

@@ -22,9 +22,9 @@ from dataporter.errors import DataPorterWarning
 from dataporter.law import Topology
 from dataporter.ranks import group_topology
 from dataporter.trainers.lightning.framework import LightningModule, Trainer
-from dataporter.trainers.lightning.several import Snapshot
-from dataporter.trainers.rank_states import are_split
-from dataporter.training.rng_state import get_rng_state
+from dataporter.trainers.lightning.placing import Snapshot
+from dataporter.trainers.loader_states import are_split
+from dataporter.training.loadable import get_rng_state
 
 KEY = "dataporter"
 

@@ -31,7 +31,14 @@ from dataporter.ranks import believe
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.trainers.lightning import loops
 from dataporter.trainers.lightning.framework import Callback, LightningModule, Trainer
-from dataporter.trainers.lightning.placing import batches_done, is_seekable, place
+from dataporter.trainers.lightning.placing import (
+    RecordedFetches,
+    Snapshot,
+    batches_done,
+    is_seekable,
+    place,
+    record_fetches,
+)
 from dataporter.trainers.lightning.record import (
     KEY,
     bare_record,
@@ -40,8 +47,7 @@ from dataporter.trainers.lightning.record import (
     put_gradients,
     snapshot_in,
 )
-from dataporter.trainers.lightning.several import RecordedFetches, Snapshot, record_fetches
-from dataporter.training.rng_state import set_rng_state
+from dataporter.training.loadable import set_rng_state
 
 OnMismatch = Literal["raise", "restart_epoch"]
 
@@ -94,6 +100,7 @@ class ResumeCallback(Callback):
             believe(Topology(rank=said["rank"], world_size=said["num_replicas"]))
         self._record = None  # left over from an earlier run that had nothing left to do
         if stage == "fit":
+            loops.check(trainer)
             self._recorded = None
 
     def on_load_checkpoint(

@@ -29,6 +29,11 @@ class LoaderStatsCallback(Callback):
         name = type(self).__name__
         return f"{name}(every_n_steps={self.every_n_steps}, prefix={self.prefix!r})"
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        del pl_module
+        if stage == "fit":
+            loops.check(trainer)
+
     def on_train_batch_end(
         self,
         trainer: Trainer,
