@@ -36,6 +36,8 @@ from dataporter.tools.units import size
 
 _SHOWN = 3  # other indexes, samples and blocks that come next
 _LONGEST_STEP = 1 << 20  # samples; a damaged state may have any batch size
+_FINGERPRINT = re.compile(r"([0-9a-f]{32})(\[.*\])?")  # of an index, and of a Subset of its data
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +217,6 @@ def _first_block(index: Index, block: int) -> int:
 
 def _range(lies: NextBlock) -> str:
     return f"bytes {lies.offset:,} to {lies.offset + max(lies.size - 1, 0):,}"
-
-
-_FINGERPRINT = re.compile(r"([0-9a-f]{32})(\[.*\])?")  # of an index, and of a Subset of its data
-_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
 
 
 class Data(NamedTuple):

@@ -27,6 +27,17 @@ from typing import IO, Any
 from dataporter.errors import CheckpointDamagedError, CheckpointError
 
 _SHOWN = 5  # names in an error
+_HEAD = 64  # bytes that tell the kind
+_ZIP = b"PK\x03\x04"
+# Before zip files, torch.save wrote a pickled number, then a version and a system, each a pickle.
+_OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
+_PICKLES_BEFORE_CONTENTS = 3
+_CONTENTS = re.compile(r"[^/]+/data\.pkl")  # in a zip file
+_PICKLE = b"\x80"
+# Pickles of protocols 0 and 1 have no number: they begin with a tuple, dict, list or name.
+_OLD_PICKLE = re.compile(rb"[(}\]]|c[\w.]+\n[\w.]+\n")
+_BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+METADATA = ".metadata"
 
 
 class Blank(dict[Any, Any]):
@@ -183,19 +194,6 @@ def _refusal(names: list[str]) -> CheckpointError:
         "arrays, numbers, strings, times, paths, and dicts and lists of these are read."
     )
     return CheckpointError(msg)
-
-
-_HEAD = 64  # bytes that tell the kind
-_ZIP = b"PK\x03\x04"
-# Before zip files, torch.save wrote a pickled number, then a version and a system, each a pickle.
-_OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
-_PICKLES_BEFORE_CONTENTS = 3
-_CONTENTS = re.compile(r"[^/]+/data\.pkl")  # in a zip file
-_PICKLE = b"\x80"
-# Pickles of protocols 0 and 1 have no number: they begin with a tuple, dict, list or name.
-_OLD_PICKLE = re.compile(rb"[(}\]]|c[\w.]+\n[\w.]+\n")
-_BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-METADATA = ".metadata"
 
 
 def read_file(path: Path) -> Any:

@@ -28,6 +28,7 @@ from dataporter.sources.planned import steps_announced
 
 _PREFETCH_FACTOR = 2  # of a loader, if none is given
 _TOGETHER = 1 << 18  # positions that are dealt at a time
+EVALUATED = 4_000_000  # positions at most, in whole steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +130,6 @@ def _last(order: Order, run: PlannedRun, start: int, step: int, epoch: int) -> D
     positions = np.concatenate(shares)
     ranks = np.repeat(np.arange(run.world_size), [len(share) for share in shares])
     return Dealt(np.full(len(positions), step), ranks, positions)
-
-
-EVALUATED = 4_000_000  # positions at most, in whole steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _POINTS = 400  # of a curve
 _BARS = 64  # nodes that are shown one by one
 _USED, _FRESH, _RESUMED, _CACHE = COLOURS[2], COLOURS[2], COLOURS[1], COLOURS[0]
+_LARGE = 64 << 20  # decoded bytes of a block
+_MANY_READS = 1.1  # of a block
+_PERFECT = 0.05  # inflation that nobody could measure
+_SLIGHT = 0.5
+_SIZE, _SIZE_WITHOUT_CACHE = (1000, 900), (1000, 600)  # pixels
 
 
 def pictures_of(figures: PlanFigures) -> list[Picture]:
@@ -122,13 +127,6 @@ def draw_cache(figures: PlanFigures, figure: Any, greys: Greys) -> None:
 
 def _entitle(figure: Any, axes: Axes, title: str) -> None:
     axes.set_title(textwrap.fill(title, 40) if is_narrow(figure) else title)
-
-
-_LARGE = 64 << 20  # decoded bytes of a block
-_MANY_READS = 1.1  # of a block
-_PERFECT = 0.05  # inflation that nobody could measure
-_SLIGHT = 0.5
-_SIZE, _SIZE_WITHOUT_CACHE = (1000, 900), (1000, 600)  # pixels
 
 
 def parts_of(figures: PlanFigures) -> list[Part]:

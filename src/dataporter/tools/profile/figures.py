@@ -20,6 +20,18 @@ from dataporter.tools.units import duration, percent, size
 
 _LONG_PASS = 4  # times the workers; the beginning of a shorter pass is kept
 _MUCH_GROWTH = 2**24  # bytes of half a pass; less may be due to allocators
+KEEPS_UP = 0.05  # share of the time; less waiting does not matter
+LACKS_CORES = 0.2  # share of the workers' time; more waiting for cores distorts the figures
+
+_RESERVE = 1.15  # times the workers that are just enough, since batches differ in cost
+_MOSTLY_WAITS = 0.5  # share of computing; with less, workers wait for disks or networks
+_MOST_WAITING = 32  # workers to advise at most, if they wait rather than compute
+_CHEAP_SAMPLE = 1e-4  # seconds; of less, the overhead of the call is a good part
+_LARGE_PART = 0.3  # of the time for a batch, which is worth changing
+_LARGE_BATCH = 2**16  # bytes; of fewer, the transport costs next to nothing
+_WIDE = ("float64", "int64", "float32")  # dtypes that narrower ones may replace
+_RARE_SNAPSHOTS = 10  # batches between states of lanes; a resume reads as many again
+_MANY_SAMPLES = 10_000  # for an example, if a dataset has no length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,20 +220,6 @@ def _growth(memory: Sequence[Sequence[int]]) -> float:
     if not late or 0 in late or late[-1] - late[0] < _MUCH_GROWTH:
         return 0.0
     return (late[-1] - late[0]) / (len(late) - 1)
-
-
-KEEPS_UP = 0.05  # share of the time; less waiting does not matter
-LACKS_CORES = 0.2  # share of the workers' time; more waiting for cores distorts the figures
-
-_RESERVE = 1.15  # times the workers that are just enough, since batches differ in cost
-_MOSTLY_WAITS = 0.5  # share of computing; with less, workers wait for disks or networks
-_MOST_WAITING = 32  # workers to advise at most, if they wait rather than compute
-_CHEAP_SAMPLE = 1e-4  # seconds; of less, the overhead of the call is a good part
-_LARGE_PART = 0.3  # of the time for a batch, which is worth changing
-_LARGE_BATCH = 2**16  # bytes; of fewer, the transport costs next to nothing
-_WIDE = ("float64", "int64", "float32")  # dtypes that narrower ones may replace
-_RARE_SNAPSHOTS = 10  # batches between states of lanes; a resume reads as many again
-_MANY_SAMPLES = 10_000  # for an example, if a dataset has no length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

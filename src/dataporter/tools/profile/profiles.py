@@ -42,6 +42,11 @@ _MEANING = {
     "take": "transport: reading from shared memory, by the consumer",
     "wait": "all waiting of the consumer",
 }
+_USED = 0.9  # share of the time that is left; the rest is for starting and ending
+_SHARE_WITH_TUNING = 0.25  # of the seconds for the first measurement
+_TRIALS = 8  # that share the time left
+_LEAST_SECONDS = 1.0  # for a trial
+_LONGEST_STEP = 3.6e6  # milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -239,13 +244,6 @@ def _trial_as_dict(trial: Trial) -> dict[str, Any]:
         "measurements": len(trial.rates),
         "refused": trial.refused or None,
     }
-
-
-_USED = 0.9  # share of the time that is left; the rest is for starting and ending
-_SHARE_WITH_TUNING = 0.25  # of the seconds for the first measurement
-_TRIALS = 8  # that share the time left
-_LEAST_SECONDS = 1.0  # for a trial
-_LONGEST_STEP = 3.6e6  # milliseconds
 
 
 def profile(

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PROCESS = 1  # all events belong to it
+_STEPS = 24  # in the timeline: all steps of a run would be too thin to see
+_MOST_BARS = 300
+_COLOURS = {
+    "wait": COLOURS[0],
+    "write": COLOURS[1],
+    "fetch": COLOURS[2],
+    "pin": COLOURS[3],
+    "collate": COLOURS[4],
+    "state": COLOURS[5],
+    "convert": COLOURS[6],
+}
 
 
 class Span(NamedTuple):
@@ -101,19 +112,6 @@ def _events(measured: Measured, began: int) -> Iterator[dict[str, Any]]:
 
 def _thread(worker: int) -> int:
     return worker - CONSUMER + 1
-
-
-_STEPS = 24  # in the timeline: all steps of a run would be too thin to see
-_MOST_BARS = 300
-_COLOURS = {
-    "wait": COLOURS[0],
-    "write": COLOURS[1],
-    "fetch": COLOURS[2],
-    "pin": COLOURS[3],
-    "collate": COLOURS[4],
-    "state": COLOURS[5],
-    "convert": COLOURS[6],
-}
 
 
 def timeline(measured: Measured) -> Picture:

@@ -37,6 +37,14 @@ from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.lanes import is_iterable
 
+_OWN = "dataporter.views."  # views have loaders of their own, to look at data once
+_WITHOUT_WORKERS = {"persistent_workers": False, "multiprocessing_context": None}
+_COPIED = (
+    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
+    *("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers", "in_order"),
+)
+_BY_DEFAULT = (default_collate, default_convert)
+
 
 class DataModule(Protocol):
     """An object that makes its loaders when asked to, such as Lightning's DataModule."""
@@ -179,15 +187,6 @@ def pickled(factory: Factory) -> bytes | None:
     except Exception:  # noqa: BLE001  whatever its pickling raises
         return None
     return None if b"__main__" in packed else packed
-
-
-_OWN = "dataporter.views."  # views have loaders of their own, to look at data once
-_WITHOUT_WORKERS = {"persistent_workers": False, "multiprocessing_context": None}
-_COPIED = (
-    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
-    *("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers", "in_order"),
-)
-_BY_DEFAULT = (default_collate, default_convert)
 
 
 def make_loader(

@@ -42,7 +42,16 @@ from dataporter.tools.sandbox.processes import (
 )
 
 Facts = TypeVar("Facts")
+Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
+
+# A set of two strings has one of two orders. Of the PYTHONHASHSEEDs below 200,000 these four were
+# searched for, two at a time, to give both orders to as many of 202 pairs of words as possible that
+# labels are made of ("male" and "female", "train" and "val"): they do to 199, with the hash of
+# Python 3.11 and later. Any four seeds do to 7 of 8 pairs if strings go into the set in one order.
+HASH_SEEDS = ("16126", "16245", "28951", "190666")
+_TOP_LEVEL = "make it a function at the top level of a module that can be imported by its name"
+_SECONDS_TO_START = 120  # for an interpreter to import torch; not counted as the loader's time
 
 
 class Problem(NamedTuple):
@@ -156,17 +165,6 @@ def _redirect_output(*, shows: bool) -> None:
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     os.close(sink)
-
-
-# A set of two strings has one of two orders. Of the PYTHONHASHSEEDs below 200,000 these four were
-# searched for, two at a time, to give both orders to as many of 202 pairs of words as possible that
-# labels are made of ("male" and "female", "train" and "val"): they do to 199, with the hash of
-# Python 3.11 and later. Any four seeds do to 7 of 8 pairs if strings go into the set in one order.
-HASH_SEEDS = ("16126", "16245", "28951", "190666")
-_TOP_LEVEL = "make it a function at the top level of a module that can be imported by its name"
-_SECONDS_TO_START = 120  # for an interpreter to import torch; not counted as the loader's time
-
-Result = TypeVar("Result")
 
 
 class Sandbox:

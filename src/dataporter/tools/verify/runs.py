@@ -35,6 +35,10 @@ from dataporter.tools.sandbox.factories import Factory, described, make_loader, 
 from dataporter.tools.verify.batch_contents import Contents, contents_of
 from dataporter.tools.verify.object_changes import Change, changes, keep, look
 
+_OTHER_SEED = 2**31 + 11  # of random numbers that no run of the user's has
+_SHARE_OF_REFERENCE = 0.3  # of the seconds of a verification, at most
+_PASSES = 2  # of the uninterrupted run, at most
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderFacts:
@@ -144,11 +148,6 @@ def _length(loader: ResumableDataLoader[Any]) -> int | None:
         return len(loader)
     except (TypeError, NotImplementedError):  # a sampler without a length
         return None
-
-
-_OTHER_SEED = 2**31 + 11  # of random numbers that no run of the user's has
-_SHARE_OF_REFERENCE = 0.3  # of the seconds of a verification, at most
-_PASSES = 2  # of the uninterrupted run, at most
 
 
 class Delivered(NamedTuple):
