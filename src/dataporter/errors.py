@@ -6,7 +6,7 @@ Catch `DataPorterError` for all of them, or the builtin that fits::
     ├── OptionError           (ValueError)    an argument has a value that cannot work
     ├── OptionTypeError       (TypeError)     an argument has the wrong type or is unknown
     ├── ConversionError       (ValueError)    a batch does not fit its new dtypes
-    ├── MissingExtraError     (ImportError)   a required package is missing or too old
+    ├── MissingExtraError     (ImportError)   a required package is missing, too old or too new
     ├── FactoryError          (ValueError)    the function that makes a loader does not work
     ├── NotExactError         (AssertionError) a verified loader does not resume exactly
     ├── TopologyError         (RuntimeError)  rank and world size are required and unknown
@@ -85,7 +85,7 @@ class ConversionError(DataPorterError, ValueError):
 
 
 class MissingExtraError(DataPorterError, ImportError):
-    """A package that an integration or a command needs is missing or too old."""
+    """A package that an integration or a command needs is missing, too old or too new."""
 
 
 class FactoryError(DataPorterError, ValueError):
