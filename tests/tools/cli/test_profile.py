@@ -94,9 +94,9 @@ def test_tuning_ends_with_what_to_do():
     options = ["--batches", 6, "--step-ms", 3, "--seconds", 30, "--tune"]
     result = run("profiled_loaders:inline", *options)
     assert result.exit_code == 0, result.stderr
-    heading, now = result.stdout.partition("Tuning\n")[2].splitlines()[:2]
-    assert heading == "  batches/s  waiting  settings"
-    assert now.endswith("num_workers=0  (now)")
+    now, *_ = result.stdout.partition("Tuning:\n")[2].splitlines()
+    assert now.startswith("num_workers=0: ")
+    assert now.endswith(" (now)")
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     assert "\nBest: num_workers=" in result.stdout
 

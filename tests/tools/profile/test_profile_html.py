@@ -35,6 +35,6 @@ def test_a_tuned_profile_shows_its_trials():
     trial = Trial(settings=settings, rates=(31.0,), waits=(0.25,))
     refused = Trial(settings=settings, refused=EVIL)
     tuning = Tuning(now=trial, best=trial, trials=(trial, refused), stopped=False)
-    rows = cells(replace(profiled(), tuning=tuning))[-2:]
-    assert rows[0][0] == rows[1][0] == str(settings)
-    assert (rows[0][2], rows[1][2]) == ("25 %", EVIL)
+    shown = " ".join(words(replace(profiled(), tuning=tuning)))
+    assert f"{settings}: 31.0 batches/s, 25 % waiting" in shown
+    assert f"{settings}: {EVIL}" in shown

@@ -138,7 +138,6 @@ def profile(
     """
     from dataporter.tools.pictures import check_matplotlib
     from dataporter.tools.profile import profile as profiled
-    from dataporter.tools.profile.profiles import TRIALS, trial_line
     from dataporter.tools.profile.timeline import trace_of
 
     for path in (html, trace):
@@ -152,7 +151,7 @@ def profile(
     def show(found: Profile) -> None:
         output.print_parts(console, found.parts())
         if tune:
-            console.print(f"\n{TRIALS}")
+            console.print("\nTuning:")
 
     with output.waiting(console, "measuring") as tell:
         found = profiled(
@@ -162,7 +161,7 @@ def profile(
             step_ms=step_ms,
             tune=tune,
             on_profile=show,
-            on_trial=lambda trial: console.print(Text(trial_line(trial))),
+            on_trial=lambda trial: output.say(console, str(trial)),
             on_progress=lambda done, most: tell(f"{done} of at most {most} trials"),
             shows_output=bool(context.obj),
         )

@@ -11,7 +11,6 @@ from typing import Any
 from dataporter.arguments import check_int, check_number
 from dataporter.errors import FactoryError
 from dataporter.fetch.timing import CONSUMER
-from dataporter.layout import wrapped
 from dataporter.tools import report
 from dataporter.tools.profile import timeline
 from dataporter.tools.profile.figures import (
@@ -80,11 +79,7 @@ class Profile:
         return [*self._about(), *self._tables(), *self._advice()]
 
     def __str__(self) -> str:
-        text = report.as_text(self.parts())
-        if self.tuning is None:
-            return text
-        trials = "\n".join(trial_line(trial) for trial in self.tuning.trials)
-        return f"{text}\n\n{TRIALS}\n{trials}\n\n{wrapped(self.tuning.words)}"
+        return report.as_text([*self.parts(), *self._tuning()])
 
     __repr__ = __str__
 
@@ -192,39 +187,12 @@ class Profile:
     def _tuning(self) -> list[report.Part]:
         if self.tuning is None:
             return []
-        rows = [
-            (
-                f"{each.settings}{' (now)' if each.is_now else ''}",
-                "" if each.refused else rate(each.rate),
-                each.refused or percent(each.waiting),
-            )
-            for each in self.tuning.trials
-        ]
-        columns = ("settings", "batches/s", "waiting")
-        styles: dict[int, report.Style] = {
-            number: "good"
-            for number, each in enumerate(self.tuning.trials)
-            if each.settings == self.tuning.best.settings
-        }
-        table = report.Table(columns, rows, "Tuning", ends_with_text=True, styles=styles)
-        return [table, report.Words([self.tuning.words])]
+        trials = ["Tuning:", *map(str, self.tuning.trials)]
+        return [report.Words(trials), report.Words([self.tuning.words], "strong")]
 
 
 def _times(spread: Spread) -> Sequence[str]:
     return [*map(duration, (spread.mean, spread.p50, spread.p90, spread.p99, spread.longest))]
-
-
-TRIALS = "Tuning\n  batches/s  waiting  settings"
-
-
-def trial_line(trial: Trial) -> str:
-    """Return a trial as a row under `TRIALS`."""
-    if trial.refused:
-        return wrapped(f"{trial.settings}: {trial.refused}", f"{'':11}refused  ", " " * 20)
-    several = f"median of {len(trial.rates)}" if len(trial.rates) > 1 else ""
-    notes = ", ".join(filter(None, ("now" if trial.is_now else "", several)))
-    words = f"{trial.settings}{f'  ({notes})' if notes else ''}"
-    return wrapped(words, f"  {rate(trial.rate):>9}  {percent(trial.waiting):>7}  ", " " * 22)
 
 
 def _tuning_as_dict(tuning: Tuning) -> dict[str, Any]:

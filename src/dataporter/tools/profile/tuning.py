@@ -81,7 +81,10 @@ class Trial:
     def __str__(self) -> str:
         if self.refused:
             return f"{self.settings}: {self.refused}"
-        return f"{self.settings}: {rate(self.rate)} batches/s, {percent(self.waiting)} waiting"
+        several = f"median of {len(self.rates)}" if len(self.rates) > 1 else ""
+        notes = ", ".join(filter(None, ("now" if self.is_now else "", several)))
+        found = f"{self.settings}: {rate(self.rate)} batches/s, {percent(self.waiting)} waiting"
+        return f"{found} ({notes})" if notes else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +104,7 @@ class Tuning:
             return f"Keep the settings: none that was tried is better than {self.now}.{rest}"
         factor = self.best.rate / max(self.now.rate, 1e-9)
         gain = f"{factor:.1f} times as fast as" if factor >= _HELPS else "cheaper and as fast as"
-        count = min(len(self.best.rates), len(self.now.rates))
-        in_turns = f", the median of {count} measurements in turns" if count > 1 else ""
-        return f"Best: {self.best}, {gain} now ({rate(self.now.rate)} batches/s){in_turns}.{rest}"
+        return f"Best: {self.best}, {gain} now ({rate(self.now.rate)} batches/s).{rest}"
 
 
 # Measures the loader with other options; raises `FactoryError` if it does not take them.
