@@ -17,6 +17,7 @@ def subject(**changes):
         "prefetch_factor": 2,
         "in_threads": False,
         "is_ours": True,
+        "is_iterable": False,
         "has_lanes": False,
         "lanes": None,
         "way": "one by one",

@@ -32,10 +32,9 @@ from dataporter.fetch.timing import Handed, Made, Timing
 from dataporter.fetch.vectorised import gather_for
 from dataporter.layout import counted
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable
 from dataporter.system.processes import usable_cores
-from dataporter.tools.sandbox.factories import Factory, described, make_loader, name_of
+from dataporter.tools.sandbox.factories import Description, Factory, described, make_loader
 from dataporter.utils.dataloader import timed_steps
 
 _SHARE_OF_RUN = 0.9  # of the time, if samples are fetched again after it
@@ -48,19 +47,13 @@ Slow = tuple[int | str, float]  # the index of a sample, and seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Description):
     """Everything about a loader that its times depend on."""
 
-    loader: str
-    dataset: str
-    samples: int | None
-    batch_size: int | None
-    num_workers: int
     adapts: bool  # num_workers="auto"
     prefetch_factor: int
     in_threads: bool
     is_ours: bool  # of a plain torch DataLoader, only waits are visible
-    has_lanes: bool
     lanes: int | None  # as given
     way: str  # how samples are fetched: "gathered", "__getitems__", "one by one" or "iterated"
     has_collate_fn: bool
@@ -77,8 +70,7 @@ class Subject:
 
     def __str__(self) -> str:
         workers = counted(self.num_workers, "thread" if self.in_threads else "worker")
-        return described(
-            *(self.loader, self.dataset, self.samples),
+        return self.line(
             "single samples" if self.batch_size is None else f"batches of {self.batch_size}",
             f"up to {workers}" if self.adapts else workers,
             f"prefetch_factor={self.prefetch_factor}" if self.num_workers else "",
@@ -199,16 +191,11 @@ def _subject_of(loader: DataLoader[Any], options: Mapping[str, Any]) -> Subject:
     has_collate_fn = collate_fn not in (None, default_collate) and loader.batch_size is not None
     device = options.get("device")
     return Subject(
-        loader=name_of(loader),
-        dataset=type(loader.dataset).__name__,
-        samples=dataset_length(loader.dataset),
-        batch_size=loader.batch_size,
-        num_workers=loader.num_workers,
+        **described(loader),
         adapts=options.get("num_workers") == "auto" and not has_lanes(loader.dataset),
         prefetch_factor=loader.prefetch_factor or 2,
         in_threads=options.get("engine") == "threads" and loader.num_workers > 0,
         is_ours=is_ours,
-        has_lanes=has_lanes(loader.dataset),
         lanes=options.get("lanes"),
         way=_way(loader, has_collate_fn=has_collate_fn),
         has_collate_fn=has_collate_fn,

@@ -17,6 +17,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias, TypeGuard
@@ -35,7 +36,8 @@ from dataporter.errors import DataPorterError, FactoryError, OptionError
 from dataporter.law.orders import WeightedOrder
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler
-from dataporter.sources.lanes import is_iterable
+from dataporter.sources.fingerprint import dataset_length
+from dataporter.sources.lanes import has_lanes, is_iterable
 
 _OWN = "dataporter.views."  # views have loaders of their own, to look at data once
 _WITHOUT_WORKERS = {"persistent_workers": False, "multiprocessing_context": None}
@@ -242,24 +244,45 @@ def make_loader(
     return loader, given.get(id(loader))
 
 
-def described(
-    loader: str, dataset: str, samples: int | None, batches: str, workers: str, *more: str
-) -> str:
-    """Describe a loader in a line.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A loader, described for other processes; each tool adds what it needs to know."""
 
-    >>> described("DataLoader", "Photos", 5000, "batches of 32", "2 workers")
-    'DataLoader over Photos, 5,000 samples, batches of 32, 2 workers'
+    loader: str  # with its library, unless it is one of ours
+    dataset: str
+    samples: int | None
+    batch_size: int | None
+    num_workers: int
+    is_iterable: bool
+    has_lanes: bool
+
+    def line(self, batches: str, *more: str) -> str:
+        """Describe the loader in a line."""
+        samples = "" if self.samples is None else f"{self.samples:,} samples"
+        return ", ".join(
+            filter(None, (f"{self.loader} over {self.dataset}", samples, batches, *more))
+        )
+
+
+def described(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return the fields of a `Description`.
+
+    >>> given = described(DataLoader(range(5000), batch_size=32, num_workers=2))
+    >>> Description(**given).line("batches of 32", "2 workers")
+    "torch's DataLoader over range, 5,000 samples, batches of 32, 2 workers"
     """
-    size = "" if samples is None else f"{samples:,} samples"
-    return ", ".join(filter(None, (f"{loader} over {dataset}", size, batches, workers, *more)))
-
-
-def name_of(loader: DataLoader[Any]) -> str:
-    """Return the name of a loader, with its library unless it is one of ours."""
-    kind = type(loader)
-    if isinstance(loader, ResumableDataLoader):
-        return kind.__name__
-    return f"{kind.__module__.split('.')[0]}'s {kind.__name__}"
+    kind, dataset = type(loader), loader.dataset
+    is_ours = isinstance(loader, ResumableDataLoader)
+    library = "" if is_ours else f"{kind.__module__.split('.')[0]}'s "
+    return {
+        "loader": library + kind.__name__,
+        "dataset": type(dataset).__name__,
+        "samples": dataset_length(dataset),
+        "batch_size": loader.batch_size,
+        "num_workers": loader.num_workers,
+        "is_iterable": is_iterable(dataset),
+        "has_lanes": has_lanes(dataset),
+    }
 
 
 def _for_training(module: DataModule) -> Any:

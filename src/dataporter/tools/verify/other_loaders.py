@@ -35,7 +35,7 @@ from dataporter.tools.sandbox import (
     Sandbox,
     TimeUpError,
 )
-from dataporter.tools.sandbox.factories import Factory, described, make_loader, name_of
+from dataporter.tools.sandbox.factories import Description, Factory, described, make_loader
 from dataporter.tools.units import duration
 from dataporter.tools.verify.batch_contents import Contents, contents_of, difference
 from dataporter.tools.verify.report import TIME_UP, Check
@@ -51,21 +51,14 @@ _OTHER_SAMPLES = ". Other samples come than without an interruption"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherLoader:
+class OtherLoader(Description):
     """A loader of torch or another library, described."""
 
-    name: str
-    dataset: str
-    samples: int | None
-    batch_size: int | None
-    num_workers: int
-    is_iterable: bool
     has_state: bool
 
     def __str__(self) -> str:
         size = "its own batches" if self.batch_size is None else f"batches of {self.batch_size}"
-        workers = counted(self.num_workers, "worker")
-        return described(self.name, self.dataset, self.samples, size, workers)
+        return self.line(size, counted(self.num_workers, "worker"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,16 +100,7 @@ class Restart:
         loader, _ = make_loader(factory, {})
         if isinstance(loader, ResumableDataLoader):
             return loader, None
-        dataset = loader.dataset
-        return loader, OtherLoader(
-            name=name_of(loader),
-            dataset=type(dataset).__name__,
-            samples=None if is_iterable(dataset) else dataset_length(dataset),
-            batch_size=loader.batch_size,
-            num_workers=loader.num_workers,
-            is_iterable=is_iterable(dataset),
-            has_state=has_state(loader),
-        )
+        return loader, OtherLoader(**described(loader), has_state=has_state(loader))
 
     def use(self, loader: DataLoader[Any], _facts: OtherLoader | None) -> Restarted:
         """Deliver the batches."""

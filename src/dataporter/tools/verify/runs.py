@@ -21,8 +21,7 @@ from dataporter.law.datasets import chooses_batches, leaves_samples_out
 from dataporter.layout import counted
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler
-from dataporter.sources.fingerprint import dataset_length
-from dataporter.sources.lanes import has_lanes, is_iterable, is_stateful
+from dataporter.sources.lanes import is_iterable, is_stateful
 from dataporter.tools.sandbox import (
     USUAL,
     Conditions,
@@ -31,7 +30,13 @@ from dataporter.tools.sandbox import (
     Sandbox,
     TimeUpError,
 )
-from dataporter.tools.sandbox.factories import Factory, described, make_loader, rebuilt_as_ours
+from dataporter.tools.sandbox.factories import (
+    Description,
+    Factory,
+    described,
+    make_loader,
+    rebuilt_as_ours,
+)
 from dataporter.tools.verify.batch_contents import Contents, contents_of
 from dataporter.tools.verify.object_changes import Change, changes, keep, look
 
@@ -41,21 +46,14 @@ _PASSES = 2  # of the uninterrupted run, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderFacts:
+class LoaderFacts(Description):
     """Everything that decides how a loader can be interrupted."""
 
-    loader: str
-    dataset: str
-    samples: int | None
     batches: int | None
-    batch_size: int | None
-    num_workers: int
     world_size: int
     shuffle: bool
     follows_own_order: bool
     has_sampler: bool
-    is_iterable: bool
-    has_lanes: bool
     has_state: bool
     shares_nothing: bool
     in_threads: bool
@@ -72,8 +70,7 @@ class LoaderFacts:
         if self.has_sampler:
             size = "a sampler of its own"
         batches = f"{size}, shuffled" if self.shuffle else size
-        workers = counted(self.num_workers, "worker")
-        return described(self.loader, self.dataset, self.samples, batches, workers)
+        return self.line(batches, counted(self.num_workers, "worker"))
 
     @property
     def knows_indices(self) -> bool:
@@ -118,18 +115,12 @@ def _facts(
     sampler = loader.sampler
     has_our_sampler = isinstance(sampler, ResumableSampler)
     return LoaderFacts(
-        loader=type(loader).__name__,
-        dataset=type(loader.dataset).__name__,
-        samples=dataset_length(loader.dataset),
+        **described(loader),
         batches=None if iterable else _length(loader),
-        batch_size=loader.batch_size,
-        num_workers=loader.num_workers,
         world_size=loader.state_dict()["world_size"],
         shuffle=isinstance(sampler, ResumableSampler) and sampler.shuffle,
         follows_own_order=has_our_sampler and not iterable and given["batch_sampler"] is None,
         has_sampler=given["sampler"] is not None or given["batch_sampler"] is not None,
-        is_iterable=iterable,
-        has_lanes=has_lanes(loader.dataset),
         has_state=is_stateful(loader.dataset),
         shares_nothing=given["strategy"] == "simple",
         in_threads=given["engine"] == "threads",
