@@ -20,6 +20,11 @@ from dataporter.fetch.worker_info import worker_unannounced
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 
+def anywhere(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Make a tensor where torch does: the `Empty` of batches that have no memory of their own."""
+    return torch.empty(shape, dtype=dtype)
+
+
 def collate(samples: Sequence[Any], empty: Empty | None = None) -> Any:
     """Make one batch of samples, equal in value and type to torch's `default_collate`.
 

@@ -29,7 +29,8 @@ from dataporter.fetch.collate import Empty, collate
 from dataporter.fetch.randomness import EpochKeys, LazySeeding, finished
 from dataporter.fetch.tasks import Samples, indices_in_words
 from dataporter.fetch.timing import COLLATE, CONVERT, FETCH, Timing
-from dataporter.fetch.vectorised import Gather, gather_for
+from dataporter.fetch.vectorised import gather_for
+from dataporter.law.datasets import Gather
 
 # Reading these runs nobody's code, so nothing can be drawn there.
 _CONTAINERS = (list, tuple, range, dict)

@@ -66,14 +66,27 @@ def index_space(data: Any) -> int:
     return int(data.index_space if isinstance(data, HasIndexSpace) else len(data))
 
 
+class Gather(Protocol):
+    """A function that makes whole batches of a dataset, equal to the collation of its samples."""
+
+    def __call__(self, indices: NDArray[np.int64], empty: Any, /) -> Any:
+        """Return the batch of some indices, all of them at least 0; None if it cannot.
+
+        Then the samples are fetched and collated. If `empty` is not None, tensors are best written
+        into the memory that `empty(shape, dtype)` gives: that is the batch's own. Whatever lies
+        elsewhere is copied. Views gather parts of a batch from each dataset, and join them.
+        """
+        ...
+
+
 @runtime_checkable
 class GathersBatches(Protocol):
     """A dataset that makes whole batches sooner than a collation of its samples."""
 
-    def batch_gather(self) -> Callable[[NDArray[np.int64], Any], Any] | None:
-        """Return what gathers batches: see `dataporter.fetch.vectorised.Gather`.
+    def batch_gather(self) -> Gather | None:
+        """Return what gathers batches. None if it would run users' code or cannot be done.
 
-        None if it would run users' code or cannot be done.
+        It is asked for at the beginning of each pass.
         """
         ...
 

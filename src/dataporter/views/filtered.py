@@ -15,8 +15,16 @@ from numpy.typing import NDArray
 
 from dataporter.arguments import check_flag, check_int
 from dataporter.errors import LeftOutError, OptionError, OptionTypeError, PredicateWarning
+from dataporter.fetch.vectorised import gather_for
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
-from dataporter.law.datasets import InBlocks, Leaf, explanation_rows_of, index_space, leaves_of
+from dataporter.law.datasets import (
+    Gather,
+    InBlocks,
+    Leaf,
+    explanation_rows_of,
+    index_space,
+    leaves_of,
+)
 from dataporter.law.tracks import Spans
 from dataporter.layout import counted
 from dataporter.sources.counters import counters_of
@@ -129,6 +137,13 @@ class Filtered:
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Read many samples at once."""
         return read(self.data, self.indices_in_data(indices).tolist())
+
+    def batch_gather(self) -> Gather | None:
+        """Return what gathers batches, if those of the data can be gathered."""
+        gather = gather_for(self.data)
+        if gather is None:
+            return None
+        return lambda indices, empty: gather(self.indices_in_data(indices), empty)
 
     def indices_in_data(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indices that samples of this view have in the data."""

@@ -11,14 +11,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Subset
 
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.fetch.collate import Empty
 from dataporter.fetch.fetcher import getitems_of
-from dataporter.fetch.vectorised import Gather, gather_for
+from dataporter.fetch.vectorised import gather_for, joined_rows
 from dataporter.law.datasets import (
-    GathersBatches,
+    Gather,
     Leaf,
     chooses_batches,
     index_space,
@@ -177,11 +176,11 @@ class Mixture:
         return found
 
     def batch_gather(self) -> Gather | None:
-        """Return what gathers batches, if all parts can be gathered and are alike."""
+        """Return what gathers batches; None if a part cannot be gathered."""
         if self._name_as is not None:
             return None
-        ends = np.cumsum(list(self._lengths.values()))
-        return gather_of_parts(list(self._datasets.values()), ends)
+        shifts = np.array([shift for _, shift in self._places])
+        return gather_of_parts([*self._datasets.values()], np.array(self._bounds), shifts)
 
     def _named(self, sample: Any, name: str) -> dict[Any, Any]:
         if not isinstance(sample, dict):
@@ -332,67 +331,61 @@ def _length(name: str, data: Any) -> int:
 # Batches of all parts
 
 
-def gather_of_parts(parts: Sequence[Any], ends: NDArray[np.int64]) -> Gather | None:
-    """Return what gathers batches of datasets that are numbered one after the other.
+def gather_of_parts(
+    parts: Sequence[Any], bounds: NDArray[np.int64], shifts: NDArray[np.int64]
+) -> Gather | None:
+    """Return what gathers batches of several datasets; None if one of them cannot be gathered.
 
-    `ends` are the numbers that the indices of each are below. None if one of them cannot be
-    gathered, or if their batches differ in more than the number of rows.
+    `bounds` are the ends of ranges of indices, which belong to each part in turn, `shifts` what is
+    subtracted from the indices of each range. If batches of the parts differ in more than the
+    number of rows, nothing is gathered from then on.
     """
-    if any(isinstance(_whole(part), GathersBatches) for part in parts):
-        return None  # what they gather cannot be told before something is read
     found = [gather_for(part) for part in parts]
     gathers = [each for each in found if each is not None]
     if len(gathers) < len(parts):
         return None
-    none = np.empty(0, dtype=np.int64)
-    kinds = [_kind(gather(none, None)) for gather in gathers]
-    if kinds[0] is None or any(kind != kinds[0] for kind in kinds):
-        return None
-    firsts = np.concatenate([[0], ends[:-1]])
+    # The part and the shift of each range, and of indices that are out of range.
+    part_of = np.append(np.arange(len(bounds)) % len(parts), len(parts))
+    shift_of = np.append(shifts, 0)
+    are_alike = True
 
     def gather(indices: NDArray[np.int64], empty: Empty | None) -> Any:
-        part = np.searchsorted(ends, indices, side="right")
-        by_part = np.argsort(part, kind="stable")
-        stops = np.bincount(part, minlength=len(gathers)).cumsum().tolist()
-        own = (indices - firsts[part])[by_part]
+        nonlocal are_alike
+        ranges = bounds.searchsorted(indices, "right")
+        part = part_of[ranges]
+        stops = np.bincount(part).cumsum().tolist()
+        if not are_alike or len(stops) > len(gathers):
+            return None
+        by_part = part.argsort(kind="stable")
+        own = (indices - shift_of[ranges])[by_part]
         batches, start = [], 0
-        for gather_part, stop in zip(gathers, stops, strict=True):
+        for gather_part, stop in zip(gathers, stops, strict=False):  # up to the last one
+            if stop - start == len(own):
+                return gather_part(own, empty)
             if start < stop:
                 batches.append(gather_part(own[start:stop], None))
             start = stop
-        back = np.empty_like(by_part)
-        back[by_part] = np.arange(len(by_part))
-        return _joined(batches, torch.from_numpy(back), empty)
+        batch = _joined(batches, by_part, empty)
+        are_alike = batch is not None
+        return batch
 
     return gather
 
 
-def _whole(part: Any) -> Any:
-    """Return the dataset that a `Subset` is of."""
-    return _whole(part.dataset) if isinstance(part, Subset) else part
-
-
-def _kind(batch: Any) -> Any:
-    """Return what batches must have in common to be joined; None if they cannot be."""
-    if type(batch) is torch.Tensor:
-        return None if batch.requires_grad else (batch.dtype, batch.shape[1:])
-    if type(batch) in (list, tuple):
-        kinds = [_kind(each) for each in batch]
-        return None if None in kinds else (type(batch), *kinds)
-    if type(batch) is dict:
-        named = {name: _kind(each) for name, each in batch.items()}
-        return None if None in named.values() else tuple(named.items())
-    return None
-
-
-def _joined(batches: list[Any], rows: torch.Tensor, empty: Empty | None) -> Any:
-    """Lay batches one after the other, and return the rows of that."""
+def _joined(batches: Sequence[Any], places: NDArray[np.int64], empty: Empty | None) -> Any:
+    """Join batches, whose rows have places in that order; None if they are not alike."""
     first = batches[0]
-    if isinstance(first, dict):
-        return {name: _joined([each[name] for each in batches], rows, empty) for name in first}
-    if isinstance(first, list | tuple):
-        return type(first)(_joined(list(each), rows, empty) for each in zip(*batches, strict=True))
-    whole = torch.cat(batches)
-    if empty is None:
-        return whole.index_select(0, rows)
-    return torch.index_select(whole, 0, rows, out=empty(tuple(whole.shape), whole.dtype))
+    kind = type(first)
+    if any(type(each) is not kind for each in batches):
+        return None
+    if kind is torch.Tensor:
+        return joined_rows(batches, places, empty)
+    if kind is dict:
+        if any(list(each) != list(first) for each in batches):
+            return None
+        named = {name: _joined([each[name] for each in batches], places, empty) for name in first}
+        return None if any(each is None for each in named.values()) else named
+    if (kind is list or kind is tuple) and len(set(map(len, batches))) == 1:
+        columns = [_joined(each, places, empty) for each in zip(*batches, strict=True)]
+        return None if any(each is None for each in columns) else kind(columns)
+    return None

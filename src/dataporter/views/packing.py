@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from dataporter.arguments import check_int
 from dataporter.errors import OptionError, OptionTypeError, PredicateWarning
 from dataporter.fetch.collate import Empty, collate
-from dataporter.fetch.vectorised import Gather
 from dataporter.law import Order, SequentialOrder, ShuffledOrder
 from dataporter.law.datasets import (
+    Gather,
     InBlocks,
     Leaf,
     has_flat_columns,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dataporter.arguments import did_you_mean
 from dataporter.errors import OptionError
-from dataporter.fetch.collate import Empty
+from dataporter.fetch.collate import Empty, anywhere
 from dataporter.views.tape import Pieces
 from dataporter.views.windows import sums
 
@@ -128,7 +128,8 @@ class FlatTokens:
         blocks -= 1
         shifts = pieces.origins - self._begins[blocks]
         values: dict[int, list[NDArray[Any]]] = {}
-        for block in set(blocks.tolist()):
+        present = set(blocks.tolist())
+        for block in present:
             if block != PADDING:
                 found = self._data.flat_lists(block, self._column)
                 if found is None or any(part.values.dtype.kind not in "iu" for part in found):
@@ -136,9 +137,10 @@ class FlatTokens:
                 if block not in self._parts:
                     self._parts[block] = self._begins_of(block, found)
                 values[block] = [part.values[part.offsets[0] :] for part in found]
-        dtype = np.result_type(*{part.dtype for parts in values.values() for part in parts})
+        dtypes = {part.dtype for parts in values.values() for part in parts}
+        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes.pop()
         begins = self._parts
-        if PADDING in pieces.numbers:
+        if PADDING in present:
             values[PADDING], begins = [padding(pad_id, length, dtype)], {**begins, PADDING: [0]}
             shifts[blocks == PADDING] = 0
         columns = (blocks, shifts + pieces.starts, shifts + pieces.stops)
@@ -229,7 +231,7 @@ def boundaries_of(
     begins = np.cumsum(sizes) - sizes  # counted over all samples
     if "position_ids" in wanted:
         tokens = len(pieces.counts) * length
-        places = (empty or _torch_empty)((tokens,), torch.int64)
+        places = (empty or anywhere)((tokens,), torch.int64)
         np.subtract(np.arange(tokens), np.repeat(begins, sizes), out=places.numpy())
         found["position_ids"] = places.view(-1, length)
     if "loss_mask" in wanted:
@@ -240,7 +242,3 @@ def boundaries_of(
         each = np.split((begins % length).astype(np.int32), np.cumsum(pieces.counts)[:-1])
         found["cu_seqlens"] = [torch.from_numpy(np.append(own, np.int32(length))) for own in each]
     return found
-
-
-def _torch_empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype)
