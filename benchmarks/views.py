@@ -28,16 +28,20 @@ from measure import table
 from torch.utils.data import Dataset, TensorDataset
 
 from dataporter.law import Order, ShuffledOrder
+from dataporter.law.tracks import TracksOrder
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.shards import dataset as dataset_module
 from dataporter.shards.dataset import ShardedDataset
 from dataporter.views import LengthBatches, Mixture
+from dataporter.views.mixture_order import MixtureOrder, Part
+from dataporter.views.segments import Segment
 
 SHARES = (0.4, 0.3, 0.2, 0.1)
 LENGTH = 2048  # tokens of a packed sample
 BATCH = 64
 _WARM, _BATCHES = 30, 250
 _REPEATS = 20  # of an order's arrays
+READ = 1024  # positions of which a porter asks at a time
 
 
 class Rows(Dataset[Any]):
@@ -79,6 +83,10 @@ def mixtures(folder: Path, workers: list[int], rounds: int) -> str:
         "dicts in a list": lambda: [{"number": number} for number in range(100_000)],
         "texts in Parquet": lambda: texts_in(folder / next(names)),
         "tensors": lambda: TensorDataset(torch.randn(100_000, 64)),
+        "packed documents": lambda: ShardedDataset(folder / "arrow").packed(LENGTH),
+        "packed, with boundaries": lambda: ShardedDataset(folder / "arrow").packed(
+            LENGTH, boundaries=True
+        ),
     }
     rows = []
     for title, make in kinds.items():
@@ -121,7 +129,6 @@ def write_documents(folder: Path) -> None:
 
 def packing(folder: Path, workers: list[int], rounds: int) -> str:
     """Packed documents beside windows of a token file."""
-    write_documents(folder)
     corpus = ShardedDataset(folder / "arrow")
     views = {
         "windows": corpus.packed(LENGTH),
@@ -141,8 +148,9 @@ def packing(folder: Path, workers: list[int], rounds: int) -> str:
 
 def orders(folder: Path, rounds: int) -> str:
     """Nanoseconds for an index of each order."""
-    mixture = Mixture(
-        {str(at): (range(100_000), share) for at, share in enumerate(SHARES)}, epoch=1_000_000
+    four, fifty = (
+        {str(at): (range(100_000), SHARES[at % len(SHARES)]) for at in range(count)}
+        for count in (4, 50)
     )
     lengths = np.random.default_rng(0).lognormal(5.5, 1.0, 300_000).clip(8, 4096).astype(np.int64)
     packed = ShardedDataset(folder / "arrow").packed(LENGTH)
@@ -150,7 +158,8 @@ def orders(folder: Path, rounds: int) -> str:
     batches = LengthBatches(lengths, max_tokens=16_384)
     found: dict[str, Order] = {
         "shuffled": ShuffledOrder(1_000_000, seed=1),
-        "mixture of four": mixture.epoch_order(**asked),
+        "mixture of four": Mixture(four, epoch=1_000_000).epoch_order(**asked),
+        "mixture of fifty": Mixture(fifty, epoch=1_000_000).epoch_order(**asked),
         "packed windows in 256 tracks": replace(packed.epoch_order(**asked), tracks=256),
         "batches by length, a sample": batches.epoch_order(**asked),
     }
@@ -169,6 +178,25 @@ def orders(folder: Path, rounds: int) -> str:
     return table("Orders", ["", "ns an index"], rows)
 
 
+def reads(rounds: int) -> str:
+    """Nanoseconds for a position of which a porter asks what is read from its leaf."""
+    rows, positions = [], np.arange(READ)
+    for count in (4, 50):
+        parts = {
+            str(at): Part(TracksOrder(np.full(800, 125), 128, leaf=str(at)), 100_000)
+            for at in range(count)
+        }
+        order = MixtureOrder(parts, (Segment(0, dict.fromkeys(parts, 1)),), 1_000_000)
+        times = []
+        for _ in range(rounds + 1):  # the first one sets up the epoch
+            begun = time.process_time()
+            for _ in range(_REPEATS):
+                order.reads("0", 0, positions)
+            times.append((time.process_time() - begun) / _REPEATS / len(positions))
+        rows.append([f"a leaf of {count}", f"{1e9 * statistics.median(times[1:]):.0f}"])
+    return table("Blocks that a mixture reads", ["", "ns a position"], rows)
+
+
 def main() -> None:
     """Print the tables."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -178,9 +206,11 @@ def main() -> None:
     workers = [int(count) for count in asked.workers.split(",")]
     dataset_module.SMALL = 0  # tracks, as for large data
     with tempfile.TemporaryDirectory() as folder:
+        write_documents(Path(folder))
         print(mixtures(Path(folder), workers, asked.rounds))
         print(packing(Path(folder), workers, asked.rounds))
         print(orders(Path(folder), asked.rounds))
+        print(reads(asked.rounds))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import functools
 import json
 import pickle
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -199,6 +200,55 @@ def test_blocks_of_a_mixture_within_a_mixture_are_in_use_where_they_are_read(
             parts[name] = leaf(number)
             number += 1
     check_reads(replace(order, parts=parts), epoch, rows)
+
+
+@given(mixture=mixtures(), group=st.integers(1, 3), seed=st.integers(0, 9), epoch=st.integers(0, 3))
+def test_positions_in_any_sequence_have_what_they_have_one_by_one(mixture, group, seed, epoch):
+    order = order_of(make(*mixture, batches_from="one"), step_size=group)
+    parts = {
+        name: Part(TracksOrder(np.array([2, 3]), 2, seed=3, leaf=LEAVES[number % 2]), 5)
+        for number, name in enumerate(order.parts)
+    }
+    order = replace(order, parts=parts)
+    positions = np.random.default_rng(seed).integers(0, order.length, 30)
+    whole = order.indices(epoch, np.arange(order.length))
+    assert order.indices(epoch, positions).tolist() == whole[positions].tolist()
+    for leaf in LEAVES:
+        of_all = dict(zip(*order.reads(leaf, epoch, np.arange(order.length)), strict=True))
+        places, blocks = order.reads(leaf, epoch, positions)
+        expected = [at for at, position in enumerate(positions.tolist()) if position in of_all]
+        assert places.tolist() == expected
+        assert blocks.tolist() == [of_all[position] for position in positions[places].tolist()]
+
+
+def calls_of(function, *arguments):
+    """Count the functions that Python calls, those of C too."""
+    count = 0
+
+    def count_calls(_, event, __):
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    sys.setprofile(count_calls)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_leaf_of_fifty_parts_is_read_with_as_many_calls_as_one_of_four():
+    def calls(count):
+        parts = {
+            f"part {number:02}": Part(TracksOrder(np.full(40, 25), 8, leaf=str(number)), 1000)
+            for number in range(count)
+        }
+        turns = dict.fromkeys(parts, 1)
+        order = MixtureOrder(parts, (Segment(0, turns),), 10_000)
+        order.reads("0", 0, np.arange(1024))  # sets up the epoch
+        return calls_of(order.reads, "0", 0, np.arange(1024))
+
+    assert calls(50) - calls(4) <= 46 * 2  # each part is asked for its leaves
 
 
 @given(mixture=mixtures(), world_size=st.integers(1, 5), batch=st.integers(1, 6))

@@ -9,6 +9,7 @@ cached: what the dataset holds now is what is gathered.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ _SELECTABLE = {
 # Elements below which torch copies in one thread. With several, kilobytes take a millisecond on a
 # busy machine.
 _OF_ONE_THREAD = 1 << 15
+_dtype_of = attrgetter("dtype")
 _STAND_INS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -87,31 +89,30 @@ def joined_rows(
 ) -> torch.Tensor | None:
     """Join tensors to one, in which their rows have these places; None if they are not alike."""
     first, number = tensors[0], len(places)
-    dtype, row = first.dtype, first.shape[1:]
-    if not _is_plain(first):
-        return None
-    rows = 0
-    for each in tensors:
-        shape = each.shape
-        if each.dtype is not dtype or shape[1:] != row or not shape or each.requires_grad:
-            return None
-        rows += shape[0]
-    if rows != number:
+    dtype = first.dtype
+    if not first.dim() or not _is_plain(first) or len(set(map(_dtype_of, tensors))) > 1:
         return None
     if dtype not in _SELECTABLE or dtype is torch.bfloat16:  # nor does NumPy know it
         as_ints = [each.view(_STAND_INS[dtype.itemsize]) for each in tensors]
         joined = joined_rows(as_ints, places, empty)
         return None if joined is None else joined.view(dtype)
-    if number * row.numel() < _OF_ONE_THREAD:
+    if first.numel() * number < _OF_ONE_THREAD * len(first):
+        try:
+            whole = torch.cat(tensors)  # type: ignore[arg-type]  # any sequence
+        except RuntimeError:  # other shapes
+            return None
+        if len(whole) != number or whole.requires_grad:
+            return None
         order = np.empty_like(places)
         order[places] = np.arange(number)
-        return _rows(torch.cat(tensors), torch.from_numpy(order), empty)  # type: ignore[arg-type]
+        return _rows(whole, torch.from_numpy(order), empty)
+    row, stops = first.shape[1:], np.cumsum([*map(len, tensors)]).tolist()
+    if stops[-1] != number or any(each.shape[1:] != row or each.requires_grad for each in tensors):
+        return None
     batch = (empty or anywhere)((number, *row), dtype)
-    start, written = 0, batch.numpy()
-    for each in tensors:
-        stop = start + len(each)
-        written[places[start:stop]] = each.resolve_conj().resolve_neg().numpy()
-        start = stop
+    rows = batch.numpy()
+    for each, stop in zip(tensors, stops, strict=True):
+        rows[places[stop - len(each) : stop]] = each.resolve_conj().resolve_neg().numpy()
     return batch
 
 

@@ -376,7 +376,7 @@ def _joined(batches: Sequence[Any], places: NDArray[np.int64], empty: Empty | No
     """Join batches, whose rows have places in that order; None if they are not alike."""
     first = batches[0]
     kind = type(first)
-    if any(type(each) is not kind for each in batches):
+    if len(set(map(type, batches))) > 1:
         return None
     if kind is torch.Tensor:
         return joined_rows(batches, places, empty)

@@ -89,6 +89,10 @@ class MixtureOrder(Order):
         parts = self.parts.values()
         return shifts([part.samples for part in parts], [part.further for part in parts])
 
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.array([part.order.length for part in self.parts.values()], dtype=np.int64)
+
     def counts(self, epoch: int, position: int) -> dict[str, int]:
         """Count the samples of each part that come before a position, since the run began."""
         counts = self._places.counts(epoch * self.length + position)
@@ -118,29 +122,51 @@ class MixtureOrder(Order):
             numbers[there] = own * _GOLDEN % 1 if dealt is None else dealt
         return numbers
 
-    def _drawn(self, epoch: int, positions: NDArray[np.int64]) -> Any:
+    def _drawn(
+        self, epoch: int, positions: NDArray[np.int64], wanted: NDArray[np.bool_] | None = None
+    ) -> Iterator[tuple[int, NDArray[np.int64], Part, tuple[int, NDArray[np.int64]]]]:
         """Yield, for each part and each of its epochs, where it is drawn and its own positions.
+
+        Only parts that have positions there are looked at, and of these those that are wanted.
 
         Where a part was drawn that is gone since, others stand in: the first positions of an epoch
         may be asked for once more, to fill up its last step.
         """
         numbers, draws = self._places.places(positions + epoch * self.length)
-        gone = numbers >= len(self.parts)
+        count = len(self.parts)
+        gone = numbers >= count
         if gone.any():
             by_name = np.argsort(list(self.parts))
-            numbers = np.where(gone, by_name[draws % len(by_name)], numbers)
-        for number, part in enumerate(self.parts.values()):
-            of_part = np.flatnonzero(numbers == number)
-            if not of_part.size:
+            numbers = np.where(gone, by_name[draws % count], numbers)
+        there = None
+        if wanted is not None:
+            there = np.flatnonzero(wanted[numbers])
+            numbers, draws = numbers[there], draws[there]
+        if not len(numbers):
+            return
+        # Small numbers are sorted by their digits, in one pass or two.
+        by_part = numbers.astype(np.min_scalar_type(count)).argsort(kind="stable")
+        draws, by_part = draws[by_part], by_part if there is None else there[by_part]
+        counts = np.bincount(numbers)
+        present = np.flatnonzero(counts)
+        stops = counts[present].cumsum()
+        starts = stops - counts[present]
+        lengths = self._lengths[present]
+        first = np.minimum.reduceat(draws, starts) // lengths
+        last = np.maximum.reduceat(draws, starts) // lengths
+        parts = [*self.parts.values()]
+        columns = (present, starts, stops, lengths, first, last)
+        for number, start, stop, length, low, high in zip(
+            *(each.tolist() for each in columns), strict=True
+        ):
+            places, own = by_part[start:stop], draws[start:stop]
+            if low == high:
+                yield number, places, parts[number], (low, own - low * length)
                 continue
-            own_epochs, own = np.divmod(draws[of_part], part.order.length)
-            first, last = int(own_epochs.min()), int(own_epochs.max())
-            if first == last:
-                yield number, of_part, part, (first, own)
-                continue
-            for own_epoch in range(first, last + 1):
+            own_epochs, own = np.divmod(own, length)
+            for own_epoch in range(low, high + 1):
                 there = own_epochs == own_epoch
-                yield number, of_part[there], part, (own_epoch, own[there])
+                yield number, places[there], parts[number], (own_epoch, own[there])
 
     # Runs
 
@@ -199,10 +225,10 @@ class MixtureOrder(Order):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the blocks that the parts made of a leaf read; other parts are not asked."""
         found = [(NOTHING, NOTHING)]
-        for _, there, part, (own_epoch, own) in self._drawn(epoch, positions):
-            if leaf in part.order.leaves:
-                places, blocks = part.order.reads(leaf, own_epoch, own)
-                found.append((there[places], blocks))
+        wanted = np.array([leaf in part.order.leaves for part in self.parts.values()])
+        for _, there, part, (own_epoch, own) in self._drawn(epoch, positions, wanted):
+            places, blocks = part.order.reads(leaf, own_epoch, own)
+            found.append((there[places], blocks))
         places, blocks = map(np.concatenate, zip(*found, strict=True))
         by_place = np.argsort(places, kind="stable")
         return places[by_place], blocks[by_place]
