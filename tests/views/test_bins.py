@@ -93,7 +93,7 @@ def test_the_time_of_packing_grows_with_the_documents_and_not_with_their_square(
 
 
 KINDS = {
-    "tracks": lambda rows, spans: TracksOrder(rows, 2, 1, "corpus", spans),
+    "tracks": lambda rows, spans: TracksOrder(rows, 2, 1, leaf="corpus", spans=spans),
     "in order": lambda rows, spans: BlockAfterBlock(
         int(rows.sum()), rows=rows, leaf="corpus", spans=spans
     ),

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,15 @@ if TYPE_CHECKING:  # most loaders have no data in blocks
     from dataporter.law.tracks import Spans
 
 # Orders and indices
+
+
+class Asked(NamedTuple):
+    """The arguments of `epoch_order`, for those who hand them on."""
+
+    shuffle: bool
+    seed: int
+    step_size: int  # samples in one step of all ranks
+    world_size: int
 
 
 @runtime_checkable
@@ -112,18 +121,11 @@ class InBlocks(Protocol):
         ...
 
     def order_of_view(
-        self,
-        rows: NDArray[np.int64],
-        spans: Spans | None = None,
-        *,
-        shuffle: bool,
-        seed: int,
-        step_size: int,
-        world_size: int,
+        self, rows: NDArray[np.int64], asked: Asked, spans: Spans | None = None
     ) -> Order:
-        """Return the order of a view that makes `rows` samples of each block.
+        """Return the order of a view that makes `rows` samples of each block; shape (blocks,).
 
-        `spans` says which samples are made of several blocks.
+        Samples of a view are numbered block by block. `spans` says which are made of several.
         """
         ...
 

@@ -125,32 +125,56 @@ def _listed(
     return places, values[first[places] + within]
 
 
-class BlockOrder(Order):
-    """An order of data in blocks, or of a view that makes `rows` samples of each block."""
+class LeafOrder(Order):
+    """An order that reads the blocks of one leaf, and of none if `leaf` is None."""
 
     __slots__ = ()
 
-    rows: NDArray[np.int64]
-    leaf: str  # whose blocks they are
-    spans: Spans | None  # where samples are made of several blocks
+    leaf: str | None
 
     @property
     def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
-        return frozenset({self.leaf})
+        return frozenset() if self.leaf is None else frozenset({self.leaf})
 
     def reads(
         self, leaf: str, epoch: int, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if leaf != self.leaf:
+        if leaf != self.leaf or not len(positions):
             return NOTHING, NOTHING
+        return self._reads(epoch, positions)
+
+    def uses(self, leaf: str, epoch: int) -> Uses:
+        return self._uses(epoch) if leaf == self.leaf else UNUSED
+
+    @abstractmethod
+    def _reads(
+        self, epoch: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return what `reads` does, for the leaf."""
+
+    @abstractmethod
+    def _uses(self, epoch: int) -> Uses:
+        """Return what `uses` does, for the leaf."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockOrder(LeafOrder):
+    """An order of data in blocks, or of a view that makes `rows` samples of each block."""
+
+    rows: NDArray[np.int64] = field(kw_only=True)
+    leaf: str = field(default="", kw_only=True)  # whose blocks they are
+    # Where samples are made of several blocks.
+    spans: Spans | None = field(default=None, kw_only=True, repr=False)
+
+    def _reads(
+        self, epoch: int, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if self.spans is not None:
             return self.spans.of(self.indices(epoch, positions))
         return np.arange(len(positions)), self._blocks_at(epoch, positions)
 
-    def uses(self, leaf: str, epoch: int) -> Uses:
-        if leaf != self.leaf:
-            return UNUSED
-        uses = self._uses(epoch)
+    def _uses(self, epoch: int) -> Uses:
+        uses = self._homes(epoch)
         return uses if self.spans is None else self.spans.spread(uses)
 
     def _blocks_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -158,11 +182,11 @@ class BlockOrder(Order):
         return np.searchsorted(np.cumsum(self.rows), self.indices(epoch, positions), side="right")
 
     @abstractmethod
-    def _uses(self, epoch: int) -> Uses:
+    def _homes(self, epoch: int) -> Uses:
         """Return the stretches in which samples are read that lie in each block."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class TracksOrder(BlockOrder):
     """An order in which blocks that are read together are few, and samples well mixed.
 
@@ -171,11 +195,9 @@ class TracksOrder(BlockOrder):
     [0, 1, 2, 3, 4, 5, 6]
     """
 
-    rows: NDArray[np.int64]  # of each block
+    rows: NDArray[np.int64]  # of each block; given by its place here
     tracks: int
     seed: int = 0
-    leaf: str = ""  # whose blocks they are
-    spans: Spans | None = field(default=None, repr=False)
     length: int = field(init=False)
     id: str = field(init=False, repr=False)
     _derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
@@ -210,7 +232,7 @@ class TracksOrder(BlockOrder):
     def _blocks_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._tape(epoch).blocks_at(positions)
 
-    def _uses(self, epoch: int) -> Uses:
+    def _homes(self, epoch: int) -> Uses:
         return self._tape(epoch).uses
 
     def _tape(self, epoch: int) -> _Tape:
@@ -218,7 +240,7 @@ class TracksOrder(BlockOrder):
         return self._derived.of(epoch, make)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BlockAfterBlock(BlockOrder, SequentialOrder):
     """The order of the files, one block after the other.
 
@@ -226,17 +248,13 @@ class BlockAfterBlock(BlockOrder, SequentialOrder):
     [0, 3]
     """
 
-    rows: NDArray[np.int64] = field(kw_only=True)  # of each block
-    leaf: str = field(default="", kw_only=True)  # whose blocks they are
-    spans: Spans | None = field(default=None, kw_only=True, repr=False)
-
-    def _uses(self, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
+    def _homes(self, epoch: int) -> Uses:  # noqa: ARG002  the same in every epoch
         blocks = np.flatnonzero(self.rows)
         ends = np.cumsum(self.rows)[blocks]
         return Uses(blocks, ends - self.rows[blocks], ends - 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ShuffledBlocks(BlockOrder, ShuffledOrder):
     """The global shuffle of data in blocks: any of them may be read at any position.
 
@@ -244,11 +262,7 @@ class ShuffledBlocks(BlockOrder, ShuffledOrder):
     [6, 6]
     """
 
-    rows: NDArray[np.int64] = field(kw_only=True)  # of each block
-    leaf: str = field(default="", kw_only=True)  # whose blocks they are
-    spans: Spans | None = field(default=None, kw_only=True, repr=False)
-
-    def _uses(self, epoch: int) -> Uses:  # noqa: ARG002  likewise
+    def _homes(self, epoch: int) -> Uses:  # noqa: ARG002  likewise
         return Uses.throughout(np.flatnonzero(self.rows), self.length)
 
 

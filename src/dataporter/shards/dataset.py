@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from dataporter.arguments import check_flag, check_int, check_number
 from dataporter.errors import OptionError, OptionTypeError, ShardWarning
 from dataporter.law import Order, Plan
+from dataporter.law.datasets import Asked
 from dataporter.law.tracks import BlockAfterBlock, ShuffledBlocks, Spans, TracksOrder, tracks_for
 from dataporter.layout import counted
 from dataporter.shards.building import warn_of
@@ -239,29 +240,14 @@ class ShardedDataset:
 
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order that a loader reads: well mixed, from few blocks at a time."""
-        return self.order_of_view(
-            self.index.rows,
-            shuffle=shuffle,
-            seed=seed,
-            step_size=step_size,
-            world_size=world_size,
-        )
+        asked = Asked(shuffle, seed, step_size, world_size)
+        return self.order_of_view(self.index.rows, asked)
 
     def order_of_view(
-        self,
-        rows: NDArray[np.int64],
-        spans: Spans | None = None,
-        *,
-        shuffle: bool,
-        seed: int,
-        step_size: int,
-        world_size: int,
+        self, rows: NDArray[np.int64], asked: Asked, spans: Spans | None = None
     ) -> Order:
-        """Return the order of a view that makes `rows` samples of each block; shape (blocks,).
-
-        Samples of a view are numbered block by block. `spans` says which are made of several.
-        """
-        if self._out_of_order is not None and not shuffle:
+        """Return the order of a view: see `dataporter.law.datasets.InBlocks`."""
+        if self._out_of_order is not None and not asked.shuffle:
             first, then = self._out_of_order
             warn_user(
                 f"shuffle=False reads files by the order of their names: {then} comes before "
@@ -269,37 +255,24 @@ class ShardedDataset:
                 "by their value, or name the folder.",
                 ShardWarning,
             )
-        return order_over(
-            self.index,
-            rows,
-            shuffle=shuffle,
-            seed=seed,
-            step_size=step_size,
-            world_size=world_size,
-            leaf=self.leaf,
-            spans=spans,
-        )
+        return order_over(self.index, rows, asked, self.leaf, spans)
 
 
 def order_over(
     index: Index,
     rows: NDArray[np.int64],
-    *,
-    shuffle: bool,
-    seed: int,
-    step_size: int,
-    world_size: int,
+    asked: Asked,
     leaf: str = "",
     spans: Spans | None = None,
 ) -> Order:
     """Choose the order of data in files, of which `rows` samples are made of each block."""
-    if not shuffle:
-        return BlockAfterBlock(int(rows.sum()), seed, rows=rows, leaf=leaf, spans=spans)
+    if not asked.shuffle:
+        return BlockAfterBlock(int(rows.sum()), asked.seed, rows=rows, leaf=leaf, spans=spans)
     if int(index.size.sum()) <= SMALL:  # not `decoded`, which depends on columns
-        return ShuffledBlocks(int(rows.sum()), seed, rows=rows, leaf=leaf, spans=spans)
+        return ShuffledBlocks(int(rows.sum()), asked.seed, rows=rows, leaf=leaf, spans=spans)
     blocks = int(np.count_nonzero(rows))
-    tracks = tracks_for(blocks, step_size=step_size, world_size=world_size)
-    return TracksOrder(rows, tracks, seed, leaf, spans)
+    tracks = tracks_for(blocks, step_size=asked.step_size, world_size=asked.world_size)
+    return TracksOrder(rows, tracks, asked.seed, leaf=leaf, spans=spans)
 
 
 def _storage(

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from dataporter.arguments import check_flag, check_int
 from dataporter.errors import LeftOutError, OptionError, OptionTypeError, PredicateWarning
 from dataporter.fetch.vectorised import gather_for
-from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
+from dataporter.law import Order, OrderedDataset
 from dataporter.law.datasets import (
+    Asked,
     Gather,
     InBlocks,
     Leaf,
@@ -35,11 +36,11 @@ from dataporter.views.bitmap import Bitmap
 from dataporter.views.code_hash import UnknownCodeError, code_hash
 from dataporter.views.judging import Judged, Predicate, kept_samples
 from dataporter.views.parts import (
-    Asked,
     Evidence,
     evidence_of,
     joined_evidence,
     order_of,
+    plain_order,
     read,
 )
 from dataporter.views.verdicts import Place, digest_of
@@ -177,28 +178,15 @@ class Filtered:
 
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order that a loader reads."""
-        return self.order_of_view(
-            self._rows, shuffle=shuffle, seed=seed, step_size=step_size, world_size=world_size
-        )
+        return self.order_of_view(self._rows, Asked(shuffle, seed, step_size, world_size))
 
     def order_of_view(
-        self,
-        rows: NDArray[np.int64],
-        spans: Spans | None = None,
-        *,
-        shuffle: bool,
-        seed: int,
-        step_size: int,
-        world_size: int,
+        self, rows: NDArray[np.int64], asked: Asked, spans: Spans | None = None
     ) -> Order:
-        """Return the order of a view that makes `rows` samples of each block; shape (blocks,).
-
-        `spans` says which samples are made of several blocks.
-        """
+        """Return the order of a view: see `dataporter.law.datasets.InBlocks`."""
         if isinstance(self.data, InBlocks):
-            asked = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
-            return self.data.order_of_view(rows, spans, seed=seed, **asked._asdict())
-        return (ShuffledOrder if shuffle else SequentialOrder)(int(rows.sum()), seed)
+            return self.data.order_of_view(rows, asked, spans)
+        return plain_order(int(rows.sum()), asked)
 
     def leaves(self) -> list[Leaf]:
         """Return the leaves of the data."""
@@ -263,8 +251,7 @@ class LazilyFiltered:
 
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order of the data, in which samples that do not pass have positions too."""
-        asked = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
-        return order_of(self.data, len(self), asked, seed)
+        return order_of(self.data, len(self), Asked(shuffle, seed, step_size, world_size))
 
     def leaves(self) -> list[Leaf]:
         """Return the leaves of the data."""

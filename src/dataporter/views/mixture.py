@@ -17,6 +17,7 @@ from dataporter.fetch.collate import Empty
 from dataporter.fetch.fetcher import getitems_of
 from dataporter.fetch.vectorised import gather_for, joined_rows
 from dataporter.law.datasets import (
+    Asked,
     Gather,
     Leaf,
     chooses_batches,
@@ -28,7 +29,7 @@ from dataporter.layout import counted
 from dataporter.sources.counters import summed_counters
 from dataporter.sources.fingerprint import dataset_fingerprint
 from dataporter.views.mixture_order import MixtureOrder, Part, seeded, shifts
-from dataporter.views.parts import Asked, order_of, read
+from dataporter.views.parts import order_of, read
 from dataporter.views.segments import Segment, as_integers, read_whole
 
 Weights = Mapping[str, float]
@@ -212,10 +213,10 @@ class Mixture:
         self, *, shuffle: bool, seed: int, step_size: int, world_size: int
     ) -> MixtureOrder:
         """Return the order that a loader reads."""
-        given = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
+        asked = Asked(shuffle, 0, step_size, world_size)  # parts are given seeds of their own
         parts = {
             name: Part(
-                order_of(data, self._lengths[name], given),
+                order_of(data, self._lengths[name], asked),
                 self._lengths[name],
                 dataset_fingerprint(data),
                 self._further[name],

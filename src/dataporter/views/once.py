@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dataporter.law import Order
+from dataporter.law.datasets import Asked
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.views.parts import Asked, order_of
+from dataporter.views.parts import order_of
 
 
 class Look(ABC):
@@ -28,8 +29,7 @@ class Look(ABC):
 
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order of the data, whose blocks may have to be fetched."""
-        asked = Asked(shuffle=shuffle, step_size=step_size, world_size=world_size)
-        return order_of(self.data, len(self), asked, seed)
+        return order_of(self.data, len(self), Asked(shuffle, seed, step_size, world_size))
 
 
 def in_order(

@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from dataporter.arguments import check_int
 from dataporter.errors import OptionError, OptionTypeError, PredicateWarning
 from dataporter.fetch.collate import Empty, collate
-from dataporter.law import Order, SequentialOrder, ShuffledOrder
+from dataporter.law import Order, ShuffledOrder
 from dataporter.law.datasets import (
+    Asked,
     Gather,
     InBlocks,
     Leaf,
@@ -33,7 +34,7 @@ from dataporter.views.bins import Bins, best_fit
 from dataporter.views.code_hash import UnknownCodeError, code_hash
 from dataporter.views.counted import MOST, Counted, places_of
 from dataporter.views.mixture import Mixture
-from dataporter.views.parts import evidence_of, read
+from dataporter.views.parts import evidence_of, plain_order, read
 from dataporter.views.tape import Pieces
 from dataporter.views.tokens import (
     PADDING,
@@ -296,31 +297,29 @@ class Packed:
 
     def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
         """Return the order that a loader reads."""
-        asked = {"shuffle": shuffle, "step_size": step_size, "world_size": world_size}
+        asked = Asked(shuffle, seed, step_size, world_size)
         if isinstance(self._layout, Windows):
-            return self._order_of_windows(self._layout, asked, seed)
+            return self._order_of_windows(self._layout, asked)
         if self._bounds is not None and isinstance(self._layout, Bins):
             bins, spans = self._layout.per_block(self._bounds), self._layout.spans(self._bounds)
-            order: Order = self._data.order_of_view(bins, spans, seed=seed, **asked)
+            order: Order = self._data.order_of_view(bins, asked, spans)
             return order
-        return ShuffledOrder(len(self), seed) if shuffle else SequentialOrder(len(self), seed)
+        return plain_order(len(self), asked)
 
-    def _order_of_windows(self, windows: Windows, asked: dict[str, Any], seed: int) -> WindowOrder:
+    def _order_of_windows(self, windows: Windows, asked: Asked) -> WindowOrder:
         blocks = windows.bounds
         leaf = self._data.leaf if isinstance(self._data, InBlocks) else None
         tracks = 1
-        if blocks is not None and asked["shuffle"]:
+        if blocks is not None and asked.shuffle:
             filled = int(np.count_nonzero(windows.tokens))
-            tracks = tracks_for(
-                filled, step_size=asked["step_size"], world_size=asked["world_size"]
-            )
+            tracks = tracks_for(filled, step_size=asked.step_size, world_size=asked.world_size)
         return WindowOrder(
             windows.tokens,
             self.length,
             len(self),
             tracks=tracks,
-            shuffles=asked["shuffle"],
-            seed=seed,
+            shuffles=asked.shuffle,
+            seed=asked.seed,
             leaf=leaf,
             ends=None if self._bounds is None or blocks is not None else self._bounds[1:],
         )

@@ -14,24 +14,21 @@ from torch.utils.data import ConcatDataset, Subset
 
 from dataporter.fetch.fetcher import getitems_of
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
-from dataporter.law.datasets import MadeFrom, declares_fingerprint
+from dataporter.law.datasets import Asked, MadeFrom, declares_fingerprint
 from dataporter.sources.fingerprint import declared_fingerprint
 from dataporter.views.code_hash import code_hash
 
 
-class Asked(NamedTuple):
-    """The arguments by which a loader asks for an order, beside the seed."""
-
-    shuffle: bool
-    step_size: int
-    world_size: int
-
-
-def order_of(data: Any, length: int, asked: Asked, seed: int = 0) -> Order:
+def order_of(data: Any, length: int, asked: Asked) -> Order:
     """Return the order that a dataset has by itself."""
     if isinstance(data, OrderedDataset):
-        return data.epoch_order(seed=seed, **asked._asdict())
-    return ShuffledOrder(length, seed) if asked.shuffle else SequentialOrder(length, seed)
+        return data.epoch_order(**asked._asdict())
+    return plain_order(length, asked)
+
+
+def plain_order(length: int, asked: Asked) -> Order:
+    """Return the order of data that has none of its own."""
+    return (ShuffledOrder if asked.shuffle else SequentialOrder)(length, asked.seed)
 
 
 def read(data: Any, indices: Sequence[int]) -> Sequence[Any]:

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.law import Order, Permutation, Uses
+from dataporter.law import Permutation, Uses
 from dataporter.law.keys import key_as_int
-from dataporter.law.orders import NOTHING, UNUSED, Derived
-from dataporter.law.tracks import Tracks
+from dataporter.law.orders import Derived
+from dataporter.law.tracks import LeafOrder, Tracks
 from dataporter.views.tape import AS_STORED, Pieces, Tape, TapePool
 
 # Orders of an epoch to choose from. All epochs of a run have different ones, up to so many.
@@ -136,7 +136,7 @@ _AS_STORED = f"{_NAME}, as stored"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowOrder(Order):
+class WindowOrder(LeafOrder):
     """Each window of an epoch once.
 
     With one track, the windows of an epoch come in the order of the tape. With several, the tape is
@@ -188,15 +188,9 @@ class WindowOrder(Order):
     ) -> tuple[int, NDArray[np.int64]]:
         return self._epoch(epoch).tracks.dealt_between(start, stop, low, high)
 
-    @property
-    def leaves(self) -> frozenset[str]:  # type: ignore[override]  # a constant elsewhere
-        return frozenset() if self.leaf is None else frozenset({self.leaf})
-
-    def reads(
-        self, leaf: str, epoch: int, positions: NDArray[np.int64]
+    def _reads(
+        self, epoch: int, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if leaf != self.leaf or not len(positions):
-            return NOTHING, NOTHING
         key, tracks = self._epoch(epoch)
         tape = self.tape(key)
         starts = tracks.places(positions) * self.window
@@ -206,9 +200,7 @@ class WindowOrder(Order):
             blocks = np.searchsorted(self.ends, blocks, side="right")
         return np.repeat(np.arange(len(positions)), pieces.counts), blocks
 
-    def uses(self, leaf: str, epoch: int) -> Uses:
-        if leaf != self.leaf:
-            return UNUSED
+    def _uses(self, epoch: int) -> Uses:
         key, tracks = self._epoch(epoch)
         tape, starts = self.tape(key), tracks.starts
         if self.ends is not None:  # any block may be next

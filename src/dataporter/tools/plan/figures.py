@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dataporter.errors import OptionError
 from dataporter.law import Order, SequentialOrder
+from dataporter.law.datasets import Asked
 from dataporter.law.tracks import TracksOrder
 from dataporter.shards.dataset import order_over
 from dataporter.shards.formats.format import Format
@@ -135,14 +136,8 @@ def figures_of(
     if not len(index):
         msg = f"The dataset is empty: {index.root} has {len(index.paths):,} files without rows."
         raise OptionError(msg)
-    order = order_over(
-        index,
-        index.rows,
-        shuffle=run.shuffle,
-        seed=run.seed,
-        step_size=run.step_size,
-        world_size=run.world_size,
-    )
+    asked = Asked(run.shuffle, run.seed, run.step_size, run.world_size)
+    order = order_over(index, index.rows, asked)
     kind = _kind(order)
     reads = reads_of(order, index, run, most=most)
     resumed = None
