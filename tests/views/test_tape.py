@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dataporter.views import tape
-from dataporter.views.tape import AS_STORED, Tape, TapePool
+from dataporter.views import windows
+from dataporter.views.windows import AS_STORED, Tape, TapePool
 
 DOCUMENTS = 5  # of three tokens each in every block
 
@@ -41,7 +41,7 @@ def test_a_tape_is_made_once_while_there_is_room():
 
 
 def test_all_tapes_are_dropped_if_there_is_no_room_for_another(monkeypatch):
-    monkeypatch.setattr(tape, "_MOST", 2 * (DOCUMENTS + 1))
+    monkeypatch.setattr(windows, "_MOST", 2 * (DOCUMENTS + 1))
     made = Made()
     pool = TapePool(made)
     for block in (0, 1, 0, 2, 2, 0):
@@ -51,8 +51,8 @@ def test_all_tapes_are_dropped_if_there_is_no_room_for_another(monkeypatch):
 
 @pytest.mark.parametrize("first", [1, 1 << 12])
 def test_a_batch_of_more_than_there_is_room_for_is_cut_too(monkeypatch, first):
-    monkeypatch.setattr(tape, "_MOST", 1)
-    monkeypatch.setattr(tape, "_FIRST", first)  # places at first: one, or enough for all
+    monkeypatch.setattr(windows, "_MOST", 1)
+    monkeypatch.setattr(windows, "_FIRST", first)  # places at first: one, or enough for all
     pool = TapePool(Made())
     for _ in range(2):
         assert documents(pool, 4, 7, 5) == numbers(4, 7, 5)

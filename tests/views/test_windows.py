@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataporter.law import Plan, Topology
-from dataporter.views.tape import AS_STORED, Tape
-from dataporter.views.windows import KEYS, WindowOrder, Windows, key_of
+from dataporter.views.windows import AS_STORED, KEYS, Tape, WindowOrder, Windows, key_of
 
 
 @st.composite

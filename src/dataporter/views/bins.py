@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.law.tracks import Spans
-from dataporter.views.tape import Pieces, ragged
+from dataporter.views.windows import Pieces, ragged
 
 # Neighbouring blocks are packed together until they have so many documents, and so many bins of
 # tokens: with fewer, the last bins of each run would leave much room.

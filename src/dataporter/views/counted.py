@@ -23,8 +23,7 @@ from dataporter.errors import LeftOutError, OptionError
 from dataporter.law.datasets import results_folder_of
 from dataporter.system.files import user_folder
 from dataporter.system.processes import usable_cores
-from dataporter.views.once import Look, in_order
-from dataporter.views.parts import read
+from dataporter.views.parts import Look, in_order, read
 
 try:
     import fcntl

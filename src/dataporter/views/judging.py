@@ -1,6 +1,6 @@
 """Evaluating a predicate over all samples of a dataset: in parallel, once, and resumable.
 
-The samples are looked at in their order (`once`), and verdicts go to a file as they come.
+The samples are looked at in their order (`parts`), and verdicts go to a file as they come.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from dataporter.layout import counted
 from dataporter.system.processes import can_start_workers, usable_cores
 from dataporter.user_warnings import warn_user
 from dataporter.views.bitmap import Bitmap, packed, size_of
-from dataporter.views.once import Look, in_order
-from dataporter.views.parts import read
+from dataporter.views.parts import Look, in_order, read
 from dataporter.views.verdicts import Partial, Place, read_verdicts, write_verdicts
 
 _MOST = 512  # samples in a batch

@@ -35,7 +35,6 @@ from dataporter.views.code_hash import UnknownCodeError, code_hash
 from dataporter.views.counted import MOST, Counted, places_of
 from dataporter.views.mixture import Mixture
 from dataporter.views.parts import evidence_of, plain_order, read
-from dataporter.views.tape import Pieces
 from dataporter.views.tokens import (
     PADDING,
     Boundary,
@@ -47,7 +46,7 @@ from dataporter.views.tokens import (
     padded,
     padding,
 )
-from dataporter.views.windows import WindowOrder, Windows
+from dataporter.views.windows import Pieces, WindowOrder, Windows
 
 Kind = Literal["windows", "best-fit"]
 

@@ -1,11 +1,16 @@
-"""The datasets that a view is made of: their orders and their samples."""
+"""The datasets that a view is made of: their orders, their samples, what these are made from.
+
+All samples of a dataset are looked at once, in their order, by a loader of ours: workers may die,
+porters bring blocks ahead, and the look goes on from any sample.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +20,7 @@ from torch.utils.data import ConcatDataset, Subset
 from dataporter.fetch.fetcher import getitems_of
 from dataporter.law import Order, OrderedDataset, SequentialOrder, ShuffledOrder
 from dataporter.law.datasets import Asked, MadeFrom, declares_fingerprint
+from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.fingerprint import declared_fingerprint
 from dataporter.views.code_hash import code_hash
 
@@ -35,6 +41,58 @@ def read(data: Any, indices: Sequence[int]) -> Sequence[Any]:
     """Read samples of a dataset, at once if it can."""
     getitems = getitems_of(data)
     return [data[index] for index in indices] if getitems is None else getitems(indices)
+
+
+# All samples looked at once, in their order
+
+
+class Look(ABC):
+    """Values of a dataset's samples, as a dataset in the order that its storage has."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Any: ...
+
+    def epoch_order(self, *, shuffle: bool, seed: int, step_size: int, world_size: int) -> Order:
+        """Return the order of the data, whose blocks may have to be fetched."""
+        return order_of(self.data, len(self), Asked(shuffle, seed, step_size, world_size))
+
+
+def in_order(
+    look: Look,
+    start: int,
+    *,
+    batch_size: int,
+    num_workers: int,
+    collate_fn: Callable[[list[Any]], Any],
+    context: str | None = None,
+) -> Iterator[Any]:
+    """Yield batches from a sample on. Each sample has the random numbers of seed 0 and epoch 0."""
+    loader = _Loader(
+        look,
+        batch_size=batch_size,
+        shuffle=False,
+        seed=0,
+        num_workers=num_workers,
+        collate_fn=collate_fn,
+        multiprocessing_context=context if num_workers else None,
+        rank=0,  # this process looks at all of it
+        world_size=1,
+    )
+    loader.seek(0, min(start, len(look)))
+    yield from loader if start < len(look) else ()
+
+
+class _Loader(ResumableDataLoader[Any]):
+    """A loader of its own kind: tools that change the options of users' loaders leave it alone."""
+
+
+# What samples are made from
 
 
 class Evidence(NamedTuple):

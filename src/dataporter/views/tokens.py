@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from dataporter.arguments import did_you_mean
 from dataporter.errors import OptionError
 from dataporter.fetch.collate import Empty, anywhere
-from dataporter.views.tape import Pieces
-from dataporter.views.windows import sums
+from dataporter.views.windows import Pieces, sums
 
 IDS = "tokens"  # the column of token ids, if none is named
 TEXT = "text"  # the column that is tokenised, if none is named
