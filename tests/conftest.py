@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import support  # noqa: F401  it says how workers are started
+from cheap_forks import keep_for_forks
 from hypothesis import HealthCheck, settings
 from no_processes import NoProcesses
 from second_tries import SecondTries
@@ -72,8 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave what was imported out of every collection of garbage: there are many of these."""
-    gc.collect()
-    gc.freeze()
+    keep_for_forks()
     gc.enable()
 
 

@@ -28,11 +28,11 @@ import ctypes, gc, importlib, json, os, select, signal, socket, sys, types
 
 gc.disable()
 import numpy, torch
-import dataporter, support, watching
+import cheap_forks, dataporter, support, watching
 
 for module in sys.argv[2:]:
     importlib.import_module(module)
-gc.freeze()  # or each fork would copy what its collector looks at
+cheap_forks.keep_for_forks()
 gc.enable()
 asked, running = socket.socket(fileno=int(sys.argv[1])), {}
 libc = ctypes.CDLL(None)

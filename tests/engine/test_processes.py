@@ -393,7 +393,8 @@ def test_a_state_counts_what_was_delivered_not_what_was_prefetched(taken, tmp_pa
 
 def test_a_slow_consumer_bounds_what_is_fetched_ahead(tmp_path):
     dataset = Logged(400, tmp_path / "log")
-    loader = make(2, dataset, prefetch_factor=3)
+    # One worker, so that what is ready is the next batch, and not those after a slow one.
+    loader = make(1, dataset, prefetch_factor=6)
     iterator = iter(loader)
     for _ in range(60):
         next(iterator)
