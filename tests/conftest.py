@@ -32,11 +32,16 @@ settings.register_profile(
 settings.load_profile("dataporter")
 
 # What tests start imports sooner so.
-QUICK_IMPORTS = str(Path(__file__).with_name("quick_imports"))
+_HERE = Path(__file__).parent
+QUICK_IMPORTS = str(_HERE / "quick_imports")
 if QUICK_IMPORTS not in sys.path:
     sys.path.insert(0, QUICK_IMPORTS)  # `watching.environment` hands on what is here
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [QUICK_IMPORTS, inherited]))
+
+# Tests run side by side: to spin while waiting for a thread takes a core from another one.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The scripts of benchmarks/ import each other by their bare names.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -64,6 +69,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SecondTries())
     if config.getoption("--no-processes"):
         config.pluginmanager.register(NoProcesses())
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Look for doctests in src only: helpers of tests are imported by those that need them."""
+    name = collection_path.name
+    is_helper = name.endswith(".py") and not name.startswith("test_")
+    return is_helper and _HERE in collection_path.parents or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import datasets
 import pytest
 import torch
 from support import Augmented, Ids, plain
@@ -84,6 +83,8 @@ class StatefulStream(Stream):
 
 
 def hugging_face() -> Any:
+    import datasets
+
     return datasets.Dataset.from_dict({"id": range(LENGTH)}).to_iterable_dataset(LANES)
 
 
