@@ -1,11 +1,14 @@
 """Real gloo groups for tests: a function is run on every rank of a new one."""
 
+import importlib
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import queue
+import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,24 +18,24 @@ import torch
 import torch.distributed as dist
 
 
-def on_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Run `work(rank, *arguments)` on every rank of a new gloo group; what each returned."""
+def on_ranks(
+    world_size: int, work: Callable[..., Any], *arguments: Any, imports: Iterable[str] = ()
+) -> list[Any]:
+    """Run `work(rank, *arguments)` on every rank of a new gloo group; what each returned.
+
+    Frameworks that `work` imports are named, so that they are imported once for all ranks.
+    """
     # A fork server imports torch once, for the ranks of all tests; it has not heard of what the
     # environment has become since.
     multiprocessing.set_forkserver_preload(["torch.distributed", "dataporter"])
     context = multiprocessing.get_context("forkserver")
-    environment = dict(os.environ)
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            context.Process(
-                target=_rank,
-                args=(rank, world_size, folder, answers, environment, work, arguments),
-            )
-            for rank in range(world_size)
-        ]
-        for process in ranks:
-            process.start()
+        group = context.Process(
+            target=_fork_ranks,
+            args=(world_size, folder, answers, dict(os.environ), imports, work, arguments),
+        )
+        group.start()
         found = {}
         try:
             while len(found) < world_size:
@@ -40,19 +43,41 @@ def on_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> list
                     rank, answer = answers.get(timeout=1)
                     found[rank] = json.loads(answer)
                     continue
-                codes = {rank: process.exitcode for rank, process in enumerate(ranks)}
-                if any(codes[rank] for rank in codes.keys() - found.keys()):
-                    pytest.fail(f"ranks ended without an answer; exit codes: {codes}")
+                if group.exitcode is not None and answers.empty():
+                    pytest.fail(f"not all ranks have answered; exit code: {group.exitcode}")
         finally:
-            for process in ranks:
-                process.join(timeout=30 if len(found) == world_size else 0)
-                process.kill()
+            group.join(timeout=30 if len(found) == world_size else 0)
+            if group.exitcode is None:
+                with suppress(ProcessLookupError):  # it has not begun
+                    os.killpg(group.pid, signal.SIGKILL)
+                group.kill()
     return [found[rank] for rank in range(world_size)]
 
 
-def _rank(rank, world_size, folder, answers, environment, work, arguments):
+def _fork_ranks(world_size, folder, answers, environment, imports, *task):
+    """Import what the ranks need, fork them, and end all of them as soon as one fails."""
+    os.setpgrp()
     os.environ.clear()
     os.environ.update(environment)
+    for module in imports:
+        importlib.import_module(module)
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=_rank, args=(rank, world_size, folder, answers, *task))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    running = {process.sentinel: process for process in ranks}
+    while running:
+        for ended in multiprocessing.connection.wait(running):
+            process = running.pop(ended)
+            process.join()
+            if process.exitcode:
+                os.killpg(0, signal.SIGKILL)
+
+
+def _rank(rank, world_size, folder, answers, work, arguments):
     torch.set_num_threads(1)
     _join(Path(folder) / "store", rank, world_size)
     torch.manual_seed(1000 + rank)  # ranks agree on nothing by themselves

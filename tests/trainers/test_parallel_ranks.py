@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from forked_scripts import LIGHTNING, TRANSFORMERS
 from groups import on_ranks
 from support import flat
 from torch import nn
@@ -165,7 +166,7 @@ def under_trainer(checkpoint: Path) -> dict[str, Any]:
 
 
 def test_tensor_parallel_ranks_of_lightning_get_the_batches_that_torchs_loader_gives_them(tmp_path):
-    ranks = on_ranks(4, under_lightning, str(tmp_path))
+    ranks = on_ranks(4, under_lightning, str(tmp_path), imports=LIGHTNING)
 
     def of(name: str) -> list[Any]:
         return [rank[name] for rank in ranks]
@@ -252,7 +253,7 @@ def under_accelerate(rank: int) -> dict[str, Any]:
 
 
 def test_tensor_parallel_ranks_of_accelerate_and_transformers_get_equal_batches():
-    ranks = on_ranks(2, under_accelerate)
+    ranks = on_ranks(2, under_accelerate, imports=TRANSFORMERS)
     for name in ("torch", "accelerate", "metrics", "lanes", "transformers torch", "transformers"):
         assert ranks[0][name] == ranks[1][name], name
         # All data on each of them; of both, a metric counts a sample once.
