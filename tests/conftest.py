@@ -75,7 +75,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Look for doctests in src only: helpers of tests are imported by those that need them."""
     name = collection_path.name
     is_helper = name.endswith(".py") and not name.startswith("test_")
-    return is_helper and _HERE in collection_path.parents or None
+    return (is_helper and _HERE in collection_path.parents) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,9 +5,7 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -16,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked_scripts import Script, run_to_end, started_to_files
 from interrupting import Tick, interrupted, raise_tick
 from support import Ids, one_pass, passes, plain
 from torch.utils.data import IterableDataset, RandomSampler, Sampler
-from watching import environment
+from watching import until
 
 from dataporter import NoSampleError, ResumableDataLoader, sample_rng
 from dataporter.fetch.generators import capture
@@ -62,20 +61,20 @@ for epoch in range(start_epoch, 2):
 
 def test_a_script_that_saves_on_sigint_goes_on_with_the_next_batch(tmp_path: Path):
     log = tmp_path / "seen.jsonl"
-    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
     for interrupt_after in (7, 60, None):
-        with subprocess.Popen(command, env=environment) as child:
-            deadline = time.monotonic() + 60
-            while interrupt_after is not None and (
-                not log.exists() or len(log.read_text().splitlines()) < interrupt_after
-            ):
-                assert time.monotonic() < deadline
+        with started_to_files(path, tmp_path) as child:
+
+            def is_time(child: Script = child, lines: int | None = interrupt_after) -> bool:
                 assert child.poll() is None
-                time.sleep(0.002)
+                return log.exists() and len(log.read_text().splitlines()) >= lines
+
             if interrupt_after is not None:
-                child.send_signal(signal.SIGINT)
-            assert child.wait(60) == 0
+                until(is_time)
+                os.kill(child.pid, signal.SIGINT)
+            ended = child.ended()
+            assert (ended.status, ended.err) == (0, "")
     seen = [json.loads(line) for line in log.read_text().splitlines()]
     reference = passes(ResumableDataLoader(Ids(200), 4, shuffle=True, seed=3), 2)
     expected = [[epoch, batch] for epoch in range(2) for batch in reference[epoch]]
@@ -199,15 +198,8 @@ until(lambda: gc.collect() >= 0 and open_descriptors() <= before and not worker_
 
 
 def test_interrupts_leave_no_descriptors_and_no_children_behind():
-    done = subprocess.run(
-        [sys.executable, "-c", TICKED],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_to_end(TICKED, timeout=90)
+    assert done.status == 0, done.err
 
 
 class Counting(Ids):

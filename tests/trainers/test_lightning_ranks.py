@@ -1,13 +1,12 @@
 """Lightning's DDP with two processes: data shared exactly once, resumed on two ranks and others."""
 
+import contextlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked_scripts import LIGHTNING, started_to_files
 from lightning_training import SAMPLES, Module, SaveAt, Shards, make_loader, make_trainer
 from ports import reserved_port
 
@@ -27,24 +26,24 @@ def fit(folder, callbacks, path=None, seed=1, make=make_loader):
 
 def run_both(folder, path, port):
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(RANKS), str(folder), str(path)],
-            env={**os.environ, **shared, "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        for child in ranks:
-            _, errors = child.communicate(timeout=100)
-            assert child.returncode == 0, errors
-    finally:
-        for child in ranks:
-            child.kill()
-            child.wait()
+    with contextlib.ExitStack() as started:
+        ranks = [
+            started.enter_context(
+                started_to_files(
+                    RANKS,
+                    folder,
+                    path,
+                    imports=LIGHTNING,
+                    **shared,
+                    WORLD_SIZE="2",
+                    LOCAL_RANK=str(rank),
+                )
+            )
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            ended = rank.ended(100)
+            assert ended.status == 0, ended.err
 
 
 def run_ranks(folder):
