@@ -73,10 +73,11 @@ for target, descriptor in enumerate(descriptors, start=1):
     os.close(descriptor)
 source, variables, *sys.argv = json.loads(message)
 os.environ.update(variables)
-main = sys.modules["__main__"] = types.ModuleType("__main__")
+sys.modules["__main__"] = types.ModuleType("__main__")
 if sys.argv[0] != "-c":
-    main.__file__ = sys.argv[0]
-exec(compile(source, sys.argv[0], "exec"), vars(main))
+    sys.modules["__main__"].__file__ = sys.argv[0]
+# No name is left that holds the module, which ends before those that it has imported.
+exec(compile(source, sys.argv[0], "exec"), vars(sys.modules["__main__"]))
 """
 
 

@@ -4,9 +4,10 @@ import json
 import shutil
 import sys
 
+import forked_commands
 import pytest
 from launching import EXAMPLES
-from terminals import COMMAND, in_terminal, piped
+from terminals import piped
 
 PROJECT = EXAMPLES / "foreign_project"
 QUICK = ("--batches", "4", "--points", "1", "--workers", "1", "--batch-size", "7")
@@ -25,15 +26,15 @@ def project(tmp_path_factory):
 
 def in_both(project, *arguments):
     """Run a command piped and in a terminal; what both have shown."""
-    one_hash = {"PYTHONHASHSEED": "0"}  # then verify starts fewer interpreters
-    done = piped(*COMMAND, *arguments, cwd=project, **one_hash)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\x1b" not in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    terminal = in_terminal(*COMMAND, *arguments, cwd=project, **one_hash)
-    assert terminal.status() == 0
-    assert terminal.widest() <= 80
-    return done.stdout, terminal.text()
+    one_hash = {"PYTHONHASHSEED": "0", "COLUMNS": "80"}  # then verify starts fewer interpreters
+    done = forked_commands.piped(*arguments, cwd=project, **one_hash)
+    assert (done.status, done.err) == (0, "")
+    assert "\x1b" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    with forked_commands.in_terminal(*arguments, cwd=project, **one_hash) as terminal:
+        assert terminal.status() == 0
+        assert terminal.widest() <= 80
+    return done.out, terminal.text()
 
 
 def test_verify_says_that_its_loader_is_exact(project):

@@ -4,7 +4,6 @@ import itertools
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked_scripts import mounting, run
 from numbers_format import Numbers, expected, written
 from porters import porter_pids, tidy, until_no_porter_is_left
+from test_environment import may_mount
 from tracks_order import SideBySide
 from watching import environment, until
 
@@ -308,29 +309,11 @@ def on_a_small_disk(
     tmp_path: Path, case: str, script: str = ON_A_SMALL_DISK, kilobytes: int = 1024
 ) -> str:
     """Run a script with a small file system in memory, in a namespace of its own."""
-    (tmp_path / "disk").mkdir()
-    mount = f"mount -t tmpfs -o size={kilobytes}k none {tmp_path}/disk"
-    command = f'{mount} && exec {sys.executable} -c "$SCRIPT" "$@"'
-    unshare = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run(
-            [*unshare, mount],
-            capture_output=True,
-            check=False,
-        ).returncode
-    ):
+    if not may_mount():
         pytest.skip("this system lets nobody mount a file system of his own")
-    done = subprocess.run(
-        [*unshare, command, "sh", tmp_path, case],
-        env={**environment(), "SCRIPT": script},
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    (tmp_path / "disk").mkdir()
+    mount = mounting(tmp_path / "disk", f"size={kilobytes}k")
+    return run(mount + script, tmp_path, case)
 
 
 def test_a_full_disk_makes_the_cache_smaller_and_warns_once(tmp_path):
