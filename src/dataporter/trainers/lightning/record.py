@@ -16,15 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from dataporter.errors import DataPorterWarning
-from dataporter.law import Topology
-from dataporter.ranks import group_topology
 from dataporter.trainers.lightning.framework import LightningModule, Trainer
 from dataporter.trainers.lightning.placing import Snapshot
 from dataporter.trainers.loader_states import are_split
 from dataporter.training.loadable import get_rng_state
+from dataporter.training.ranks import on_every_rank, topology
 
 KEY = "dataporter"
 
@@ -45,7 +43,7 @@ def make_record(
     part = {"loaders": snapshot.states, "ended": snapshot.ended, "generators": get_rng_state()}
     return {
         "epoch": epoch,
-        "ranks": _gathered(part),
+        "ranks": on_every_rank(lambda: part),
         "validation": list(validation),
         "gradients": _gradients(trainer, module) if accumulates else {},
     }
@@ -91,18 +89,9 @@ def put_gradients(module: LightningModule, gradients: Mapping[str, torch.Tensor]
 
 
 def _own_part(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    here = group_topology() or Topology()
+    here = topology()
     ranks: list[dict[str, Any]] = record["ranks"]
     return ranks[here.rank] if len(ranks) == here.world_size else None
-
-
-def _gathered(part: dict[str, Any]) -> list[dict[str, Any]]:
-    here = group_topology() or Topology()
-    if here.world_size == 1:
-        return [part]
-    parts: list[Any] = [None] * here.world_size
-    dist.all_gather_object(parts, part)
-    return parts
 
 
 def _gradients(trainer: Trainer, module: LightningModule) -> dict[str, torch.Tensor]:
