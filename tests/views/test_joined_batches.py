@@ -14,7 +14,7 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 from dataporter import ResumableDataLoader
 from dataporter.fetch.vectorised import gather_for
 from dataporter.shards import ShardedDataset
-from dataporter.views import Mixture, where
+from dataporter.views import Mixture, packed, where
 
 LENGTH = 16  # tokens of a packed sample
 
@@ -83,6 +83,7 @@ def makes(corpora):
     """Datasets that can be gathered, in groups whose batches are alike, and one that cannot."""
     packs = [corpora[number].packed(LENGTH) for number in range(3)]
     marked = [corpora[number].packed(LENGTH, boundaries=True, pad_id=9) for number in range(2)]
+    listed = [list(range(number, number + number % 30)) for number in range(40)]
     bins = corpora[0].packed(LENGTH, kind="best-fit", boundaries=["loss_mask", "position_ids"])
     pairs = [TensorDataset(rows_of(torch.bfloat16, 3), rows_of(kind)) for kind in (torch.int8,) * 2]
     return [
@@ -90,6 +91,8 @@ def makes(corpora):
         [*marked, corpora[2].packed(LENGTH, boundaries=True)],
         [bins, corpora[1].packed(LENGTH, boundaries=["loss_mask", "position_ids"])],
         [corpora[3].packed(LENGTH)],
+        [packed(listed, LENGTH), packed(listed, LENGTH, end_id=7, kind="best-fit")],
+        [corpora[0].packed(LENGTH, end_id=3), corpora[1].packed(LENGTH, end_id=4)],
         [*pairs, where(pairs[0], is_even, num_workers=0)],
         [rows_of(torch.complex64, 2), Subset(rows_of(torch.complex64, 2), range(3, 9))],
         [rows_of(torch.float64).numpy(), rows_of(torch.float64)],
@@ -139,8 +142,9 @@ def test_a_gathered_batch_of_a_mixture_is_the_collation_of_its_samples(makes, da
             assert_same(batch, samples)
 
 
-def test_a_mixture_of_packed_parts_is_gathered_into_the_memory_of_the_batch(makes):
-    mixture = mixed(makes[0])
+@pytest.mark.parametrize("group", [0, 1, 4, 5])  # in files or a list, with and without an end_id
+def test_a_mixture_of_packed_parts_is_gathered_into_the_memory_of_the_batch(makes, group):
+    mixture = mixed(makes[group])
     placed = []
 
     def empty(shape, dtype):
@@ -151,12 +155,12 @@ def test_a_mixture_of_packed_parts_is_gathered_into_the_memory_of_the_batch(make
     indices = order.indices(3, np.arange(24))
     assert indices.max() >= len(mixture)  # windows of a shuffled epoch
     batch = mixture.batch_gather()(indices, empty)
-    assert batch["tokens"].data_ptr() == placed[-1].data_ptr()
+    assert batch["tokens"].data_ptr() in {tensor.data_ptr() for tensor in placed}
     assert_same(batch, default_collate(mixture.__getitems__(indices.tolist())))
 
 
 def test_batches_whose_rows_are_large_are_written_once(makes):
-    mixture = mixed(makes[8])
+    mixture = mixed(makes[10])
     placed = []
 
     def empty(shape, dtype):
@@ -170,7 +174,7 @@ def test_batches_whose_rows_are_large_are_written_once(makes):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_loader_of_packed_parts_delivers_what_it_makes_of_samples(makes, num_workers):
-    for parts in (makes[0], makes[1], makes[2]):
+    for parts in (*makes[:3], *makes[4:6]):
         options = {"shuffle": True, "seed": 3, "num_workers": num_workers}
         gathered = ResumableDataLoader(mixed(parts), 6, **options)
         of_samples = ResumableDataLoader(mixed(parts), 6, collate_fn=default_collate, **options)
@@ -221,7 +225,7 @@ def test_parts_without_rows_in_a_batch_are_not_asked():
 
 
 def test_an_index_out_of_range_is_named_whoever_makes_the_batch(makes):
-    mixture = mixed(makes[10])
+    mixture = mixed(makes[12])
     for batch_sampler in ([[3, 40]], [[3, 1000]]):
         with pytest.raises(IndexError, match=r"is out of range: the mixture has 40 samples"):
             list(ResumableDataLoader(mixture, batch_sampler=batch_sampler))

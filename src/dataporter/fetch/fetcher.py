@@ -33,7 +33,7 @@ from dataporter.fetch.vectorised import gather_for
 from dataporter.law.datasets import Gather
 
 # Reading these runs nobody's code, so nothing can be drawn there.
-_CONTAINERS = (list, tuple, range, dict)
+CONTAINERS = (list, tuple, range, dict)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -310,7 +310,7 @@ class Fetcher:
     def _all_samples(
         self, wanted: Sequence[Any], positions: NDArray[np.int64], keys: EpochKeys
     ) -> Any:
-        if type(self._dataset) in _CONTAINERS:
+        if type(self._dataset) in CONTAINERS:
             return [self._dataset[index] for index in wanted]
         if self._getitems is None or self._separable:
             return self._one_by_one(wanted, positions, keys)

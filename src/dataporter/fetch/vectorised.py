@@ -29,11 +29,11 @@ _SELECTABLE = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.complex64, torch.complex128),
 }
+_STAND_INS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Elements below which torch copies in one thread. With several, kilobytes take a millisecond on a
 # busy machine.
 _OF_ONE_THREAD = 1 << 15
 _dtype_of = attrgetter("dtype")
-_STAND_INS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def gather_for(dataset: Any) -> Gather | None:

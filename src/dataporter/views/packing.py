@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dataporter.arguments import check_int
 from dataporter.errors import OptionError, OptionTypeError, PredicateWarning
 from dataporter.fetch.collate import Empty, collate
+from dataporter.fetch.fetcher import CONTAINERS
 from dataporter.law import Order, ShuffledOrder
 from dataporter.law.datasets import (
     Asked,
@@ -183,8 +184,9 @@ class Packed:
         rows = data.block_rows if isinstance(data, InBlocks) else None
         self._bounds = None if rows is None else np.append(0, np.cumsum(rows))
         self._flat: FlatTokens | None = None
-        is_plain = ids.tokenizer is None and end_id is None and has_flat_columns(data)
-        if self._bounds is not None and is_plain:
+        is_read_without_code = type(data) in CONTAINERS or has_flat_columns(data)
+        self._may_gather = ids.tokenizer is None and is_read_without_code
+        if self._bounds is not None and self._may_gather and end_id is None:
             self._flat = FlatTokens(data, ids.column, self._bounds, lengths)
         self._layout: Layout
         if kind == "best-fit":
@@ -256,7 +258,8 @@ class Packed:
 
     def batch_gather(self) -> Gather | None:
         """Return what makes whole batches; None if documents run through users' code."""
-        return None if self._flat is None or "cu_seqlens" in self._boundaries else self._columns
+        may_gather = self._may_gather and "cu_seqlens" not in self._boundaries
+        return self._columns if may_gather else None
 
     def _columns(self, indices: NDArray[np.int64], empty: Empty | None) -> dict[str, Any]:
         """Return samples as columns: tensors, but `cu_seqlens`, which is a list of tensors."""
