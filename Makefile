@@ -39,14 +39,15 @@ test: lint tests
 # Failures are not forgiven: only tests whose mark says why run once more, and are listed.
 TESTED := $(BIN)/pytest --dist worksteal -m "not soak"
 
-# The tests alone: the tools of `lint` are pinned, and need not run under every Python.
+# The tests alone: the tools of `lint` are pinned, and need not run under every Python. Of three
+# workers on two cores, one may wait for what its test has started.
 tests: $(VENV)/.dev
-	$(TESTED) -n 2 tests $(FRAMEWORKS:%=--ignore=%)
+	$(TESTED) -n 3 tests $(FRAMEWORKS:%=--ignore=%)
 	$(TESTED) -n 3 $(FRAMEWORKS)
 
 # All tests again, watched: which lines of src/ run, in workers too. build/coverage/html shows them.
 coverage: $(VENV)/.dev
-	$(TESTED) -n 2 --cov --cov-report= tests $(FRAMEWORKS:%=--ignore=%)
+	$(TESTED) -n 3 --cov --cov-report= tests $(FRAMEWORKS:%=--ignore=%)
 	$(TESTED) -n 3 --cov --cov-append --cov-report=term:skip-covered --cov-report=html \
 		$(FRAMEWORKS)
 
