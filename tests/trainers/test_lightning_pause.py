@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_scripts import LIGHTNING, started_to_files
 from lightning_training import Module, Points, make_loader, make_trainer, pl
 from watching import until
 
@@ -61,17 +62,17 @@ def check_killed(folder, child):
 
 
 def pause_waiting(folder, child):
-    """Pause a training that waits for it after some steps; what it wrote to stderr."""
+    """Pause a training that waits for it after some steps."""
     until(lambda: len(logged(folder)) >= WAITS_AFTER or child.poll() is not None, seconds=100)
-    child.send_signal(signal.SIGTERM)
+    os.kill(child.pid, signal.SIGTERM)
     (folder / "signalled").touch()
-    return child.communicate(timeout=100)[1]
 
 
 def check_paused(folder, child):
-    errors = pause_waiting(folder, child)
-    assert child.returncode == 0, errors
-    assert "Traceback" not in errors
+    pause_waiting(folder, child)
+    ended = child.ended(100)
+    assert ended.status == 0, ended.err
+    assert "Traceback" not in ended.err
     before = logged(folder)
     pause = PauseCallback(folder)
     assert pause.newest() == folder / "pause.ckpt"
@@ -88,17 +89,16 @@ without_saver = pytest.mark.filterwarnings("ignore:.*callbacks used to create th
 @without_saver
 def test_a_killed_and_a_paused_process_go_on_in_another_one_as_if_nothing_had_been(tmp_path):
     """Under the other name of the package the first, so that both are shown."""
-    children = {
-        "kill": start(tmp_path / "kill", "kill", LIGHTNING_NAME="pytorch_lightning"),
-        "pause": start(tmp_path / "pause", "pause"),
-    }
+    killed = start(tmp_path / "kill", "kill", LIGHTNING_NAME="pytorch_lightning")
+    folder = tmp_path / "pause"
+    folder.mkdir()
     try:
-        check_paused(tmp_path / "pause", children["pause"])
-        check_killed(tmp_path / "kill", children["kill"])
+        with started_to_files(CHILD, folder, "pause", imports=LIGHTNING) as paused:
+            check_paused(folder, paused)
+        check_killed(tmp_path / "kill", killed)
     finally:
-        for child in children.values():
-            child.kill()
-            child.wait()
+        killed.kill()
+        killed.wait()
 
 
 @without_saver
@@ -118,7 +118,8 @@ def test_lightnings_own_second_process_is_paused_with_the_first_and_goes_on_with
     folder = tmp_path / "share"
     child = start(folder, "share")
     try:
-        errors = pause_waiting(folder, child)
+        pause_waiting(folder, child)
+        _, errors = child.communicate(timeout=100)
         assert child.returncode == 0, errors
         before = len(logged(folder))
         assert WAITS_AFTER <= before == len(logged(folder, "steps1.jsonl")) < 24
