@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dataporter.errors import OptionError
+from dataporter.errors import ShardCacheError
 from dataporter.views.counted import Counted
 
 
@@ -30,13 +30,31 @@ def test_numbers_are_on_the_disk_before_their_file_has_its_name(lengths, tmp_pat
 
     monkeypatch.setattr(os, "fsync", watched)
     assert lengths.open([tmp_path]).tolist() == [1, 3, 0, 2]
-    assert written == [(16, [".part"])]
-    assert [path.suffix for path in tmp_path.iterdir()] == [".int32"]
+    ((size, suffixes),) = written
+    assert (size % 64, sorted(suffixes)) == (16, [".part", ".tmp"])
+    assert [path.suffix for path in tmp_path.iterdir()] == [".numbers"]
 
 
-def test_a_file_with_numbers_of_fewer_samples_is_refused(lengths, tmp_path):
+@pytest.mark.parametrize("damage", ["cut", "flip", "as an older version wrote it"])
+def test_a_damaged_file_of_numbers_is_counted_again(lengths, tmp_path, damage):
     lengths.open([tmp_path])
     (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(OptionError, match=r"3 numbers of letters, but the data has 4 samples"):
-        lengths.open([tmp_path])
+    whole = path.read_bytes()
+    path.write_bytes(
+        {
+            "cut": whole[:-4],
+            "flip": whole[:-4] + bytes([whole[-4] ^ 1]) + whole[-3:],
+            "as an older version wrote it": whole[-16:],
+        }[damage]
+    )
+    assert lengths.open([tmp_path]).tolist() == [1, 3, 0, 2]
+    assert path.read_bytes() == whole
+
+
+def test_numbers_are_kept_in_the_first_folder_that_can_be_written_to(lengths, tmp_path):
+    (tmp_path / "file").touch()
+    folders = [tmp_path / "file", tmp_path / "folder"]
+    assert lengths.open(folders).tolist() == [1, 3, 0, 2]
+    assert len(list(folders[1].iterdir())) == 1
+    with pytest.raises(ShardCacheError, match="the numbers of letters could not be written to"):
+        lengths.open(folders[:1])

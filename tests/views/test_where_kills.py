@@ -6,18 +6,17 @@ import signal
 import time
 import warnings
 from collections import Counter
+from contextlib import closing
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import numpy as np
 import pytest
 from locks import waits_for_a_lock
 from watching import until
 
 from dataporter.errors import WorkerRestartWarning
+from dataporter.system.files import Records
 from dataporter.views import where
-from dataporter.views.bitmap import packed
-from dataporter.views.verdicts import Partial, Place
 
 LENGTH = 4000
 EXPECTED = list(range(0, LENGTH, 3))
@@ -130,29 +129,22 @@ def test_another_takes_over_from_one_that_is_killed(log):
 
 
 def test_records_that_a_kill_cut_short_are_not_read(tmp_path):
-    place = Place(tmp_path, "key", "code")
-    verdicts = packed(np.arange(800) % 3 == 0)
-    partial = Partial(place, "x")
-    for first in range(0, 100, 10):
-        partial.add(first, verdicts[first : first + 10].tobytes())
-    partial.close()
-    whole = place.partial.read_bytes()
+    def opened():
+        return closing(Records(tmp_path / "x.bits", "another"))
+
+    parts = [bytes([number]) * 10 for number in range(10)]
+    with opened() as records:
+        for part in parts:
+            records.add(part)
+    whole = records.path.read_bytes()
     for size in range(0, len(whole) + 1, 7):
-        place.partial.write_bytes(whole[:size])
-        partial = Partial(place, "x")
-        bits = np.zeros(128, np.uint8)
-        known = partial.read(bits)
-        assert known == size // 26 * 10
-        assert bits[:known].tolist() == verdicts[:known].tolist()
-        assert not bits[known:].any()
-        partial.add(known, b"12")  # after what is whole
-        partial.close()
-        partial = Partial(place, "x")
-        assert partial.read(bits) == known + 2
-        partial.close()
+        records.path.write_bytes(whole[:size])
+        with opened() as records:
+            assert records.read() == parts[: size // 18]
+            records.add(b"12")  # after what is whole
+            assert records.read() == [*parts[: size // 18], b"12"]
     damaged = bytearray(whole)
-    damaged[26 * 3 + 20] ^= 1
-    place.partial.write_bytes(damaged)
-    partial = Partial(place, "x")
-    assert partial.read(np.zeros(128, np.uint8)) == 30
-    partial.close()
+    damaged[18 * 3 + 12] ^= 1
+    records.path.write_bytes(damaged)
+    with opened() as records:
+        assert records.read() == parts[:3]

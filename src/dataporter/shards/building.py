@@ -28,11 +28,12 @@ from dataporter.shards.formats.format import Format
 from dataporter.shards.index import BLOCK, Index, IndexedFile, build_index
 from dataporter.shards.index_file import read_index, write_index
 from dataporter.shards.index_places import index_paths
-from dataporter.shards.journal import Journal, remove_leftovers
+from dataporter.shards.journal import Journal
 from dataporter.shards.listing import Listing, Status
 from dataporter.shards.progress import progress_of
 from dataporter.shards.schemas import drift_in_words
 from dataporter.shards.storage.urls import Url
+from dataporter.system.files import remove_leftovers
 from dataporter.user_warnings import warn_user
 
 _MANY = 5  # damaged files, after which a scan gives up
@@ -85,7 +86,7 @@ def update_index(
                 remove_leftovers(path)
                 return Opened(index)
     with closing(_open_journal(paths)) as journal:
-        old = _old_index([journal.index_path, *paths], listing.root)
+        old = _old_index([journal.result, *paths], listing.root)
         if old is not None and not rebuild and _is_current(old, listing, statuses):
             journal.finish()  # another process has built it meanwhile
             return Opened(old)
@@ -97,7 +98,7 @@ def update_index(
         except OSError as error:
             if isinstance(error, ShardError):
                 raise
-            raise _cannot_write([(journal.index_path, error)]) from error
+            raise _cannot_write([(journal.result, error)]) from error
 
 
 def _build(
@@ -111,11 +112,11 @@ def _build(
     """Scan the files that are not known, and write the index."""
     unknown = [path for path in listing.paths if path not in known]
     for file in progress_of(_scanned(listing, unknown, format), len(unknown), progress):
-        journal.add(file)
+        journal.keep(file)
         known[file.path] = file
     index = build_index(listing.root, format.name, [known[path] for path in listing.paths])
-    index = replace(index, place=journal.index_path)
-    write_index(index, journal.index_path)
+    index = replace(index, place=journal.result)
+    write_index(index, journal.result)
     journal.finish()
     return Opened(index, old, frozenset(unknown))
 
@@ -124,7 +125,9 @@ def _known(
     listing: Listing, statuses: list[Status], journal: Journal, old: Index | None
 ) -> dict[str, IndexedFile]:
     """Return the files that were scanned before and have not changed since."""
-    before = ({file.path: file for file in old.files()} if old is not None else {}) | journal.read()
+    before = (
+        {file.path: file for file in old.files()} if old is not None else {}
+    ) | journal.files()
     return {
         path: before[path]
         for path, status in zip(listing.paths, statuses, strict=True)

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from dataporter.errors import ShardCacheError, ShardFormatError
 from dataporter.shards.cache_folder import NO_LOCKS
 from dataporter.shards.cached_blocks import ENTRY, CachedBlocks, checksum_of
-from dataporter.system.files import is_in_use
+from dataporter.system.files import is_at, is_in_use
 
 try:
     import fcntl
@@ -160,7 +160,7 @@ class BlockCache(CachedBlocks):
                     _lock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 except BlockingIOError:
                     break
-                if not _is_at(descriptor, path):  # renamed or removed before it was locked
+                if not is_at(descriptor, path):  # renamed or removed before it was locked
                     continue
                 if self.holds(block):  # decoded by another before this file was made
                     path.unlink()
@@ -364,18 +364,11 @@ def _lock(descriptor: int, how: int) -> None:
             raise
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
 def _remove_if_nobody_writes(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(descriptor, path):
+        if is_at(descriptor, path):
             path.unlink()
     finally:
         os.close(descriptor)

@@ -1,17 +1,14 @@
 """The index as a file: Arrow IPC with a row a block, mapped when it is read.
 
 Files, their root, schemas and the fingerprint are JSON in the metadata of its schema, with a seal
-over everything, so that a damaged file is known as one. A file is written under a temporary name
-and renamed: it is whole or absent.
+over everything, so that a damaged file is known as one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 
 from dataporter.shards.index import COLUMNS, Index
 from dataporter.shards.storage.urls import Url, is_url
+from dataporter.system.files import written_whole
 
 VERSION = 3
 
@@ -85,18 +83,11 @@ def write_index(index: Index, path: Path) -> None:
     metadata = {_ABOUT: about, _SEAL: _seal(about, columns)}
     arrays = [_to_arrow(column) for column in columns.values()]
     batch = pa.record_batch(arrays, list(columns)).replace_schema_metadata(metadata)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            with pa.ipc.new_file(file, batch.schema) as writer:
-                writer.write_batch(batch)
-            file.flush()
-            os.fsync(file.fileno())  # else a power cut may leave the name without contents
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with (
+        written_whole(path) as file,
+        pa.ipc.new_file(file, batch.schema) as writer,
+    ):
+        writer.write_batch(batch)
 
 
 def _root(kept: str) -> Path | Url:

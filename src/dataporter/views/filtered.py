@@ -34,7 +34,8 @@ from dataporter.system.files import user_folder
 from dataporter.user_warnings import warn_user
 from dataporter.views.bitmap import Bitmap
 from dataporter.views.code_hash import UnknownCodeError, code_hash
-from dataporter.views.judging import Judged, Predicate, kept_samples
+from dataporter.views.judging import Judged, Place, Predicate, kept_samples
+from dataporter.views.kept import digest_of
 from dataporter.views.parts import (
     Evidence,
     evidence_of,
@@ -43,7 +44,6 @@ from dataporter.views.parts import (
     plain_order,
     read,
 )
-from dataporter.views.verdicts import Place, digest_of
 
 
 def where(

@@ -8,22 +8,24 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dataporter.errors import LeftOutError, PredicateError, PredicateWarning, ShardCacheError
+from dataporter.errors import LeftOutError, PredicateError, PredicateWarning
 from dataporter.layout import counted
 from dataporter.system.processes import can_start_workers, usable_cores
 from dataporter.user_warnings import warn_user
 from dataporter.views.bitmap import Bitmap, packed, size_of
+from dataporter.views.kept import made_once, read_about
 from dataporter.views.parts import Look, in_order, read
-from dataporter.views.verdicts import Partial, Place, read_verdicts, write_verdicts
 
 _MOST = 512  # samples in a batch
 _BATCHES = 16  # at least, for each worker
@@ -84,6 +86,28 @@ def _is_one_bool(verdict: Any) -> bool:
     return verdict.dtype in (np.bool_, torch.bool) and verdict.shape in ((), (1,))
 
 
+class Place(NamedTuple):
+    """The file of a predicate's verdicts: by the data and a name, and by its code."""
+
+    folder: Path
+    key: str  # hash of the data and the name
+    code: str
+
+    @property
+    def path(self) -> Path:
+        """The file of verdicts."""
+        return self.folder / f"where-{self.key}-{self.code}.bits"
+
+    def others(self) -> list[dict[str, Any]]:
+        """Return what is known of other predicates that had this name, over the same data."""
+        found = []
+        for path in sorted(self.folder.glob(f"where-{self.key}-*.bits")):
+            with suppress(OSError, ValueError):
+                if path != self.path:
+                    found.append(read_about(path))
+        return found
+
+
 def kept_samples(
     data: Any, predicate: Predicate, name: str, *, place: Place | None, workers: int | None
 ) -> Bitmap:
@@ -92,37 +116,34 @@ def kept_samples(
     Of several processes that ask, one evaluates. Without a place the verdicts are kept nowhere.
     """
     judged = Judged(data, predicate, name)
-    bits = np.zeros(size_of(len(judged)), np.uint8)
-    if place is None:
-        for first, verdicts in _evaluated(judged, name, predicate, workers, 0):
-            bits[first : first + len(verdicts)] = verdicts
-        return Bitmap(bits, len(judged))
-    found = read_verdicts(place, len(judged))
-    if found is not None:
-        return found
-    with _keeping(place):
-        partial = Partial(place, name)
-    with closing(partial):
-        found = read_verdicts(place, len(judged))  # another process may have evaluated it
-        if found is None:
+    length = len(judged)
+    bits = np.zeros(size_of(length), np.uint8)
+
+    def evaluated(known: int) -> Iterator[NDArray[np.uint8]]:
+        if place is not None:
             _warn_of_others(place, name)
-            with _keeping(place):
-                known = partial.read(bits)
-            for first, verdicts in _evaluated(judged, name, predicate, workers, known):
-                bits[first : first + len(verdicts)] = verdicts
-                with _keeping(place):
-                    partial.add(first, verdicts.tobytes())
-            found = Bitmap(bits, len(judged))
-            with _keeping(place):
-                write_verdicts(place, found, name)
-        partial.finish()
-    return found
+        return _evaluated(judged, name, predicate, workers, known)
+
+    if place is None:
+        known = 0
+        for verdicts in evaluated(0):
+            bits[known : known + len(verdicts)] = verdicts
+            known += len(verdicts)
+        return Bitmap(bits, length)
+
+    def about(bits: NDArray[np.uint8]) -> dict[str, Any]:
+        python = ".".join(map(str, sys.version_info[:2]))
+        kept = {"samples": length, "kept": len(Bitmap(bits, length))}
+        return {"name": name, "code": place.code, "python": python, **kept}
+
+    what = f"verdicts of {name!r}"
+    return Bitmap(made_once([place.path], bits, evaluated, what, about), length)
 
 
 def _evaluated(
     judged: Judged, name: str, predicate: Predicate, workers: int | None, known: int
-) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield pieces of the bitmap, each with its first byte, after those that are known."""
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield pieces of the bitmap, after the bytes that are known."""
     length = len(judged)
     if workers is None:
         workers = usable_cores() if can_start_workers() else 0
@@ -139,7 +160,7 @@ def _evaluated(
     )
     told = time.monotonic()
     for verdicts in pieces:
-        yield known, verdicts
+        yield verdicts
         known += len(verdicts)
         if time.monotonic() - told >= _EVERY:
             told = time.monotonic()
@@ -175,16 +196,3 @@ def _warn_of_others(place: Place, name: str) -> None:
         "refused unless both keep the same samples. Give different predicates different names."
     )
     warn_user(msg, PredicateWarning)
-
-
-@contextmanager
-def _keeping(place: Place) -> Iterator[None]:
-    """Name the folder if it cannot be written to."""
-    try:
-        yield
-    except OSError as error:
-        msg = (
-            f"verdicts could not be written to {place.folder} ({error.strerror or error}). Free "
-            "some space, make the folder writable, or name another one by folder=."
-        )
-        raise ShardCacheError(error.errno, msg) from error

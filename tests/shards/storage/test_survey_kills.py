@@ -20,6 +20,7 @@ from watching import environment, is_running, until
 
 from dataporter.errors import ShardError
 from dataporter.shards import ShardedDataset
+from dataporter.system.files import whole_records
 
 FILES = 60
 
@@ -52,12 +53,12 @@ def open_many(many, proxy: FaultyProxy, tmp_path):
 
 def journalled(folder: Path) -> set[str]:
     """The files that a journal has kept."""
-    lines = [line for path in folder.glob("*.journal") for line in path.read_text().splitlines()]
-    records = []
-    for line in lines:
-        with contextlib.suppress(json.JSONDecodeError):  # cut short by the kill
-            records.append(json.loads(line.partition(" ")[2]))
-    return {record["path"] for record in records if "path" in record}
+    found = [
+        json.loads(bytes(record))
+        for path in folder.glob("*.part")
+        for record in whole_records(path.read_bytes())
+    ]
+    return {record["path"] for record in found if "path" in record}
 
 
 def surveys(process: psutil.Process) -> list[psutil.Process]:
