@@ -58,12 +58,11 @@ from shard_data import TITLES, Data, make
 
 from dataporter.law.tracks import TracksOrder, tracks_for
 from dataporter.resumable_dataloader import ResumableDataLoader
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.building import open_index
 from dataporter.shards.dataset import ShardedDataset
 from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import Format, ReadOptions
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 SECONDS = 30.0  # of a row
 FOLDER = Path("build/bench-shards")

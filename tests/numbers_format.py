@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from dataporter.errors import ShardFormatError
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.format import Format, ReadOptions
 from dataporter.shards.index import Index
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 
 class Numbers(Format):

@@ -18,7 +18,7 @@ from dataporter.errors import WorkerRestartWarning
 
 SOURCE = Path(dataporter.__file__).parent
 # They pass the level on to processes of ours, and their logs back.
-OF_THE_PACKAGE = {"shards/notes.py", "shards/opening.py", "shards/porter.py"}
+OF_THE_PACKAGE = {"shards/processes.py", "shards/opening.py", "shards/porter.py"}
 
 
 def test_importing_and_using_it_sets_up_no_logging():

@@ -5,9 +5,8 @@ import zlib
 from pathlib import Path
 
 from dataporter.errors import ShardFormatError
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.format import Format, ReadOptions
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 SUFFIXES = {".lines": "lines", ".other": "other"}
 

@@ -22,13 +22,12 @@ from dataporter.errors import (
     ShardsNotFoundError,
     ShardWarning,
 )
-from dataporter.shards.blocks import Scanned
-from dataporter.shards.building import open_index
-from dataporter.shards.cache_folder import default_folder
+from dataporter.shards.building import Journal, open_index
 from dataporter.shards.files import list_files
 from dataporter.shards.formats.format import ReadOptions
-from dataporter.shards.journal import Journal
+from dataporter.shards.places import default_folder
 from dataporter.shards.schemas import check_schemas
+from dataporter.shards.shard_file import Scanned
 from dataporter.system.files import user_folder, whole_records
 
 
@@ -502,6 +501,6 @@ def test_schemas_without_columns_are_compared_as_they_are(tmp_path):
 
 def test_progress_is_logged_where_there_is_no_terminal(data, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "dataporter")
-    monkeypatch.setattr("dataporter.shards.progress._EVERY", 0.0)
+    monkeypatch.setattr("dataporter.shards.building._EVERY", 0.0)
     opened(data, progress=True)
     assert "indexed 5 of 5 files" in caplog.text

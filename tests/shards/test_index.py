@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataporter.shards.blocks import Block
 from dataporter.shards.index import BLOCK, Index, IndexedFile, build_index
 from dataporter.shards.index_file import read_index, write_index
+from dataporter.shards.shard_file import Block
 
 counts = st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=6)
 

@@ -373,6 +373,15 @@ def test_a_dataset_may_read_files_and_hold_much():
         code_hash(Data(many, 3))
 
 
+def test_a_dataset_may_not_make_code_of_text():
+    class Data:
+        def __getitem__(self, index):
+            return eval(f"{index} + 1")  # noqa: S307
+
+    with pytest.raises(UnknownCodeError, match=r"uses eval\(\) \(by __getitem__.eval\)"):
+        code_hash(Data(), is_data=True)
+
+
 VALUES = [
     *(None, 1, 1.0, "1", b"1", (1,), [1], {1}, {1: 2}, {1: 3}, [1, 2], [2, 1], range(3)),
     *(np.int64(1), np.arange(3), np.arange(3.0), np.arange(4), torch.arange(3), torch.ones(3)),

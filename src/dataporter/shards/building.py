@@ -1,16 +1,23 @@
 """Opening an index: read if it is current, else built, by one process while others wait.
 
 Files that did not change are taken from the old index, and files that a killed process has scanned
-from its journal. The index of an updated dataset equals that of a fresh build.
+from its journal. The index of an updated dataset equals that of a fresh build. While files are
+scanned, a bar shows it where a terminal can, else a line in the log now and then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,18 +30,107 @@ from dataporter.errors import (
     add_note,
 )
 from dataporter.layout import counted
-from dataporter.shards.changes import changes_in_words
 from dataporter.shards.formats.format import Format
-from dataporter.shards.index import BLOCK, Index, IndexedFile, build_index
+from dataporter.shards.index import BLOCK, Index, IndexedFile, build_index, schema_text
 from dataporter.shards.index_file import read_index, write_index
-from dataporter.shards.index_places import index_paths
-from dataporter.shards.journal import Journal
 from dataporter.shards.listing import Listing, Status
-from dataporter.shards.progress import progress_of
-from dataporter.shards.schemas import drift_in_words
-from dataporter.shards.storage.urls import Url
-from dataporter.system.files import remove_leftovers
+from dataporter.shards.places import index_paths
+from dataporter.shards.schemas import changes_in_words, drift_in_words
+from dataporter.shards.storage.stored import Url
+from dataporter.system.files import Records, remove_leftovers
 from dataporter.user_warnings import warn_user
+
+_EVERY = 10.0  # seconds between lines in the log
+
+_log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+
+def progress_of(items: Iterable[Item], total: int, is_shown: bool) -> Iterator[Item]:
+    """Yield the items, and say how many of them have come."""
+    if is_shown and total and sys.stderr.isatty():
+        try:
+            return _with_bar(items, total)
+        except ImportError:  # rich is an extra
+            pass
+    return _with_log(items, total)
+
+
+def _with_bar(items: Iterable[Item], total: int) -> Iterator[Item]:
+    from rich.console import Console  # noqa: PLC0415  an extra
+    from rich.progress import track  # noqa: PLC0415
+
+    return iter(
+        track(
+            items,
+            f"indexing {total:,} files",
+            total=total,
+            console=Console(stderr=True),
+            transient=True,
+        )
+    )
+
+
+def _with_log(items: Iterable[Item], total: int) -> Iterator[Item]:
+    last = time.monotonic()
+    for count, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now - last >= _EVERY:
+            _log.info("indexed %s of %s files", f"{count:,}", f"{total:,}")
+            last = now
+
+
+_HEAD = {"journal": 3}  # its version
+
+
+class Journal(Records):
+    """An open journal beside the index at `index_path`, locked where that is possible."""
+
+    def __init__(self, index_path: Path) -> None:
+        super().__init__(index_path, f"the process that builds the index at {index_path.parent}")
+        self._schemas: set[str] = set()  # those it holds
+
+    def files(self) -> dict[str, IndexedFile]:
+        """Return the files that were scanned before, by path."""
+        records = [json.loads(bytes(record)) for record in self.read()]
+        if not records or records[0] != _HEAD:  # new, or of another version
+            self.clear()
+            return {}
+        schemas: dict[str, dict[str, Any]] = {}
+        files: dict[str, IndexedFile] = {}
+        for record in records:
+            if record == _HEAD:  # without locks, two processes may have begun it
+                continue
+            if "name" in record:
+                schemas[record["name"]] = record["schema"]
+            elif record["schema"] in schemas:
+                blocks = np.array([tuple(block) for block in record["blocks"]], BLOCK)
+                values = (record["path"], record["size"], record["version"])
+                schema, warnings = schemas[record["schema"]], tuple(record["warnings"])
+                files[record["path"]] = IndexedFile(*values, blocks, schema, warnings)
+        self._schemas = set(schemas)
+        return files
+
+    def clear(self) -> None:
+        """Forget all files."""
+        super().clear()
+        self._schemas.clear()
+        self._append(_HEAD)
+
+    def keep(self, file: IndexedFile) -> None:
+        """Keep a file that was scanned."""
+        text = schema_text(file.schema)
+        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        if name not in self._schemas:
+            self._append({"name": name, "schema": file.schema})
+            self._schemas.add(name)
+        self._append(file._asdict() | {"blocks": file.blocks.tolist(), "schema": name})
+
+    def _append(self, record: dict[str, Any]) -> None:
+        self.add(json.dumps(record, separators=(",", ":")).encode())
+
 
 _MANY = 5  # damaged files, after which a scan gives up
 _SHOWN = 3

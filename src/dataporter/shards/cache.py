@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.errors import ShardCacheError, ShardFormatError
-from dataporter.shards.cache_folder import NO_LOCKS
 from dataporter.shards.cached_blocks import ENTRY, CachedBlocks, checksum_of
+from dataporter.shards.places import NO_LOCKS
 from dataporter.system.files import is_at, is_in_use
 
 try:
@@ -356,7 +356,7 @@ def _allocate(descriptor: int, size: int) -> None:
 
 
 def _lock(descriptor: int, how: int) -> None:
-    """Lock a file. Where there are no locks, the folder is this process's own: `cache_folder`."""
+    """Lock a file. Where there are no locks, the folder is this process's own: `places`."""
     try:
         fcntl.flock(descriptor, how)
     except OSError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,9 +50,9 @@ class CachedBlocks:
         self._tables: list[int] = []
         self._mapped: dict[int, int] = {}  # by block, the number of the file that was mapped last
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # no global at the end
         for table in self._tables:
-            os.close(table)
+            close(table)
 
     def path(self, block: int) -> Path:
         """Return the place of a decoded block, whether or not it is there."""

@@ -27,8 +27,7 @@ from dataporter.shards.opening import Wanted, surveyed
 from dataporter.shards.porter import Porter
 from dataporter.shards.reading import Reader
 from dataporter.shards.schemas import check_schemas
-from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.urls import Url, is_url, urls_with_secrets
+from dataporter.shards.storage.stored import StorageOptions, Url, is_url, urls_with_secrets
 from dataporter.user_warnings import warn_user
 
 # Files of up to so many bytes are shuffled as a whole: all of their blocks are in use at a time.

@@ -29,14 +29,11 @@ from dataporter.shards.cache import FULL, BlockCache, NoRoomError
 from dataporter.shards.cached_blocks import DamagedBlockError
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.load import Load
-from dataporter.shards.messages import Incoming, answer, packed_error
-from dataporter.shards.notes import NOTE
-from dataporter.shards.origin import LocalOrigin, Origin
-from dataporter.shards.reporting import Reporter
+from dataporter.shards.origin import Load, LocalOrigin, Origin
+from dataporter.shards.processes import NOTE, Incoming, Reporter, answer, packed_error
 from dataporter.shards.schedule import Lookahead, Need, Standing, bytes_ahead
-from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.patience import Patience
+from dataporter.shards.storage.pacing import Patience
+from dataporter.shards.storage.stored import StorageOptions
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +83,7 @@ class Decoders:
         if storage is None:
             self._origin = LocalOrigin(index, cores)
         else:
-            from dataporter.shards.storage.stored_origin import StoredOrigin  # noqa: PLC0415  an extra
+            from dataporter.shards.storage.remote_file import StoredOrigin  # noqa: PLC0415  an extra
 
             self._origin = StoredOrigin(index, format_, storage, cores, self._keep)
         self.cache = BlockCache(folder, self._origin.entries, cache_bytes)

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dataporter.errors import OptionError, ShardError, ShardsNotFoundError
-from dataporter.shards.folder_lists import BOOKKEEPING, Folder, refuse_splits
 from dataporter.shards.listing import (
+    BOOKKEEPING,
     Files,
+    Folder,
     Kinds,
     Listing,
     Status,
@@ -28,6 +29,7 @@ from dataporter.shards.listing import (
     by_suffix,
     is_left_out,
     natural_key,
+    refuse_splits,
     require_each_once,
 )
 from dataporter.shards.shard_file import LocalFile, ShardFile

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.shards.blocks import Block
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.shard_file import Block
+from dataporter.shards.storage.stored import Url
 
 # A block as it lies in arrays: the fields of `Block`.
 BLOCK = np.dtype(

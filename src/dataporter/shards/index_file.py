@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dataporter.shards.index import COLUMNS, Index
-from dataporter.shards.storage.urls import Url, is_url
+from dataporter.shards.storage.stored import Url, is_url
 from dataporter.system.files import written_whole
 
 VERSION = 3

@@ -21,13 +21,10 @@ from typing import IO
 
 from dataporter.errors import ShardError
 from dataporter.shards.building import Opened, update_index
-from dataporter.shards.formats.format import Format, ReadOptions
-from dataporter.shards.formats.registry import find_files
+from dataporter.shards.formats.format import Format, ReadOptions, find_files
 from dataporter.shards.listing import Files, is_remote
-from dataporter.shards.messages import attached
-from dataporter.shards.notes import received
-from dataporter.shards.processes import last_words, start_process
-from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.processes import attached, last_words, received, start_process
+from dataporter.shards.storage.stored import StorageOptions
 from dataporter.system.memory import unnamed_file
 
 

@@ -1,10 +1,11 @@
-"""The origin of blocks, as a porter sees it: files of this machine, or a storage.
+"""The origin of blocks, as a porter sees it, and how many bytes it brings from there at a time.
 
-`storage.stored_origin` has the latter.
+Blocks lie in files of this machine, or in a storage: see `storage.remote_file`.
 """
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,45 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.shards.cache_folder import entries_of
-from dataporter.shards.changes import require_unchanged
 from dataporter.shards.index import Index
+from dataporter.shards.places import entries_of
+from dataporter.shards.schemas import require_unchanged
 from dataporter.shards.shard_file import LocalFile, ShardFile
-from dataporter.shards.storage.patience import Patience
+from dataporter.shards.storage.pacing import Patience
+
+
+class Load:
+    """A bound of bytes, which grows by all that was done, up to `most`.
+
+    So the first bytes do not wait for many others. What is larger than the bound has it to itself.
+
+    >>> load = Load(first=10, most=15)
+    >>> with load.of(4), load.of(6):
+    ...     load.bytes
+    10
+    >>> with load.of(15):
+    ...     load.bytes
+    15
+    """
+
+    def __init__(self, *, first: int, most: int) -> None:
+        self._bound, self._most = first, most
+        self.bytes = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def of(self, size: int) -> Iterator[None]:
+        """Wait until there is room for so many bytes, and hold them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.bytes + size <= self._bound or not self.bytes)
+            self.bytes += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.bytes -= size
+                self._bound = min(self._bound + size, self._most)
+                self._changed.notify_all()
 
 
 class Origin(ABC):

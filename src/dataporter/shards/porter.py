@@ -30,15 +30,25 @@ from typing import IO, Any
 
 from dataporter.errors import ShardCacheError, ShardError, UnsupportedSystemError
 from dataporter.law import Order, Plan
-from dataporter.shards.cache_folder import cache_folder, entries_of, is_shared
 from dataporter.shards.cached_blocks import CachedBlocks, DamagedBlockError
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.messages import attached, has_arrived, is_ours, pack, receive
-from dataporter.shards.notes import is_note, received
 from dataporter.shards.opening import Survey
-from dataporter.shards.processes import Process, collect_ended, last_words, start_process
-from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.places import cache_folder, entries_of, is_shared
+from dataporter.shards.processes import (
+    Process,
+    attached,
+    collect_ended,
+    has_arrived,
+    is_note,
+    is_ours,
+    last_words,
+    pack,
+    receive,
+    received,
+    start_process,
+)
+from dataporter.shards.storage.stored import StorageOptions
 from dataporter.system.memory import unnamed_file
 from dataporter.system.processes import usable_cores
 

@@ -20,8 +20,7 @@ from typing import IO, Any, NoReturn
 from dataporter.errors import ShardError
 from dataporter.law import Order
 from dataporter.shards.decoding import Decoders
-from dataporter.shards.messages import Incoming, answer, is_ours, packed_error
-from dataporter.shards.notes import Notes
+from dataporter.shards.processes import Incoming, Notes, answer, is_ours, packed_error
 from dataporter.shards.schedule import Standing
 
 _LINGER = 3.0  # seconds without a connection after which a porter ends

@@ -24,11 +24,11 @@ from dataporter.errors import (
     ShardError,
     ShardFormatError,
 )
-from dataporter.shards.cache_folder import name_of_contents
-from dataporter.shards.changes import require_unchanged
 from dataporter.shards.formats.format import Format, Rows, Sample
 from dataporter.shards.index import Index
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.places import name_of_contents
+from dataporter.shards.schemas import require_unchanged
+from dataporter.shards.storage.stored import Url
 from dataporter.system.memory import map_file
 
 # Open at a time. More than the tracks of most runs; each holds a map and a few small objects.

@@ -1,8 +1,11 @@
-"""A file of a dataset, wherever it lies: what a format reads.
+"""A file of a dataset, wherever it lies: what a format reads, and the blocks that it finds there.
 
 Formats ask for ranges of bytes. A local file is mapped, so a range is a view of it. A file in a
 storage is fetched range by range; `expect` says which ranges come next, so that they are fetched
 together instead of one after the other.
+
+Blocks are runs of rows that are read and decoded as one: a Parquet row group, an MDS shard, a slice
+of a tar or JSONL file.
 """
 
 from __future__ import annotations
@@ -12,9 +15,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from dataporter.system.memory import map_file
+
+
+class Block(NamedTuple):
+    """A run of rows in a file."""
+
+    offset: int  # of the first byte in its file
+    size: int  # bytes in its file
+    rows: int
+    decoded: int  # bytes as workers map it: `size`, unless it has to be decoded first
+    checksum: int = 0  # 64 bits of evidence of its contents
+
+
+class Scanned(NamedTuple):
+    """A file as its format sees it."""
+
+    blocks: tuple[Block, ...]
+    schema: dict[str, Any]  # JSON; equal in all files of a dataset, else the schema drifts
+    warnings: tuple[str, ...] = ()  # about this file, each a sentence with a remedy
 
 
 class ShardFile(ABC):

@@ -16,9 +16,8 @@ import threading
 from contextlib import suppress
 from queue import SimpleQueue
 
-from dataporter.shards.messages import pack, packed_error
-from dataporter.shards.notes import Notes, note_of
 from dataporter.shards.opening import Wanted, opened_here
+from dataporter.shards.processes import Notes, note_of, pack, packed_error
 
 
 class _Sent(Notes):

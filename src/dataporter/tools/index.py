@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from dataporter.errors import ShardSchemaError
 from dataporter.layout import Row, counted
 from dataporter.shards.building import Opened
-from dataporter.shards.changes import changes_in_words
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
-from dataporter.shards.schemas import check_schemas, columns_of, drift_in_words
+from dataporter.shards.schemas import changes_in_words, check_schemas, columns_of, drift_in_words
 from dataporter.tools.report import Headline, Part, Rows, Words
 from dataporter.tools.units import size
 from dataporter.views.counted import places_of

@@ -60,18 +60,18 @@ _READ_OF = ("LOAD_ATTR", "LOAD_METHOD")
 _ATTRIBUTES = (*_READ_OF, "IMPORT_FROM", "LOAD_SUPER_ATTR")
 _MISSING = object()
 _STANDARD = "of Python"  # the release of the standard library
-# Modules of the standard library that predicates compute with, without the "_" of compiled ones.
-# All others may lead out of what can be seen from here, and so may some builtins.
+# Modules of the standard library, without the "_" of compiled ones, that use nothing but what they
+# are given. All others may lead out of what can be seen from here, and so may some builtins.
 _PURE = (
-    *("abc", "array", "builtins", "collections", "copyreg", "dataclasses", "datetime", "enum"),
-    *("functools", "hashlib", "itertools", "json", "math", "operator", "random", "re", "sre"),
-    *("statistics", "string", "struct", "thread", "types", "typing", "unicodedata"),
-    *("urllib.parse", "zlib"),
+    *("abc", "array", "base64", "binascii", "bisect", "blake2", "builtins", "calendar", "cmath"),
+    *("collections", "colorsys", "contextlib", "copy", "copyreg", "csv", "dataclasses", "datetime"),
+    *("decimal", "difflib", "enum", "fractions", "functools", "hashlib", "heapq", "hmac", "html"),
+    *("itertools", "json", "logging", "math", "md5", "numbers", "operator", "random", "re"),
+    *("sha1", "sha2", "sha3", "sre", "statistics", "string", "struct", "textwrap", "thread"),
+    *("types", "typing", "unicodedata", "urllib.parse", "warnings", "zlib"),
 )
-_IMPURE = (
-    *("open", "input", "breakpoint", "__import__", "compile", "eval", "exec", "globals"),
-    *("locals", "vars"),
-)
+_DYNAMIC = ("__import__", "compile", "eval", "exec", "globals", "locals", "vars")
+_OUTSIDE = ("open", "input", "breakpoint")
 # Names by which packages read files, the network or the clock, and by which code reads itself.
 _READS = re.compile(
     "open|load(?!s)|read|file|memmap|fromtxt|http|request|connect|download|from_pretrained"
@@ -282,9 +282,12 @@ class _Reached:
         release = _release(module)
         if release is None:
             return None
+        package = module.partition(".")[0].lstrip("_")
+        if name in _DYNAMIC and package == "builtins":
+            self._unknown(f"{name}()")
         if release == _STANDARD and not self._is_data:
-            is_pure = module in _PURE or module.partition(".")[0].lstrip("_") in _PURE
-            if not is_pure or (name in _IMPURE and "builtins" in module) or name == "open":
+            is_pure = package in _PURE or module in _PURE
+            if not is_pure or name in _OUTSIDE:
                 self._unknown(f"{module}.{name}" if name else f"the module {module}")
         return f"{module}.{name} {release}"
 

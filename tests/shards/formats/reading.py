@@ -10,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.files import list_files
-from dataporter.shards.formats.format import Format
-from dataporter.shards.formats.registry import SUFFIXES
-from dataporter.shards.shard_file import LocalFile
+from dataporter.shards.formats.format import SUFFIXES, Format
+from dataporter.shards.shard_file import Block, LocalFile, Scanned
 
 ESTIMATING = {"parquet", "arrow"}  # formats that only estimate the size of a decoded block
 

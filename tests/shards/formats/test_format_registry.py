@@ -8,8 +8,7 @@ import pytest
 
 from dataporter.errors import OptionError
 from dataporter.shards.files import LocalListing, list_files
-from dataporter.shards.formats.format import ReadOptions
-from dataporter.shards.formats.registry import FORMATS, SUFFIXES, find_files, make_format
+from dataporter.shards.formats.format import FORMATS, SUFFIXES, ReadOptions, find_files, make_format
 
 
 def listing(*paths, format_=None):
@@ -69,7 +68,7 @@ def test_a_folder_with_an_index_has_its_format(fixtures, kind, name):
 
 
 def test_the_registry_imports_no_format():
-    code = "import sys, dataporter.shards.formats.registry; print(list(sys.modules))"
+    code = "import sys, dataporter.shards.formats.format; print(list(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for name in FORMATS:
         assert f"formats.{name}'" not in done.stdout

@@ -21,10 +21,9 @@ from dataporter.errors import (
 )
 from dataporter.shards.building import open_index
 from dataporter.shards.files import list_files
-from dataporter.shards.formats.format import ReadOptions
+from dataporter.shards.formats.format import SUFFIXES, ReadOptions
 from dataporter.shards.formats.litdata import LitDataFormat
 from dataporter.shards.formats.litdata_rows import read_json
-from dataporter.shards.formats.registry import SUFFIXES
 from dataporter.shards.shard_file import LocalFile
 
 

@@ -5,9 +5,8 @@ from faulty_proxy import FaultyProxy
 from object_servers import ObjectServer, moto, seaweed
 from stored_files import BUCKET, FILES, QUICK
 
-from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.storage import Storage
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.stored import StorageOptions, Url
 
 
 @pytest.fixture(scope="session")

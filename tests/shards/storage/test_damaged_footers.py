@@ -12,10 +12,9 @@ from stored_files import QUICK
 
 from dataporter.errors import ShardFormatError
 from dataporter.shards.building import open_index
-from dataporter.shards.formats.format import ReadOptions
-from dataporter.shards.formats.registry import find_files
+from dataporter.shards.formats.format import ReadOptions, find_files
 from dataporter.shards.index import Index
-from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.storage.stored import StorageOptions
 
 TABLE = pa.table({"id": list(range(60)), "text": [f"text {number}" for number in range(60)]})
 LINES = "".join(json.dumps({"id": number}) + "\n" for number in range(60)).encode()

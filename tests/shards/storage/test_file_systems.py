@@ -15,7 +15,7 @@ from dataporter import ResumableDataLoader
 from dataporter.errors import OptionError, ShardChangedError, ShardsNotFoundError, StorageError
 from dataporter.shards import ShardedDataset
 from dataporter.shards import dataset as dataset_module
-from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.storage.stored import StorageOptions
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,8 @@ import pytest
 from stored_files import BUCKET, LARGE, QUICK
 
 from dataporter.errors import OptionError, ShardsNotFoundError, StorageError
-from dataporter.shards.formats.registry import SUFFIXES
-from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.stored import Stored
+from dataporter.shards.formats.format import SUFFIXES
+from dataporter.shards.storage.stored import StorageOptions, Stored
 from dataporter.shards.storage.stored_listing import list_stored
 
 

@@ -12,7 +12,7 @@ from watching import until
 
 from dataporter.errors import ShardChangedError, ShardsNotFoundError, StorageError
 from dataporter.shards.storage import requests as requests_module
-from dataporter.shards.storage.patience import Patience
+from dataporter.shards.storage.pacing import Patience
 from dataporter.shards.storage.remote_file import RemoteFile
 
 RANGES = [(at, at + 10_000) for at in range(0, 20_000_000, 1_000_000)]

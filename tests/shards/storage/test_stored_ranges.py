@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataporter.shards.storage.ranges import EXCESS, GAP, merged
+from dataporter.shards.storage.storage import EXCESS, GAP, merged
 
 lengths = st.integers(0, 2 * GAP)
 ranges = st.lists(st.tuples(st.integers(0, 8 * GAP), lengths), max_size=8).map(

@@ -24,8 +24,8 @@ from dataporter.errors import (
     StorageError,
 )
 from dataporter.shards import ShardedDataset
-from dataporter.shards.formats.registry import SUFFIXES
-from dataporter.shards.storage.options import StorageOptions
+from dataporter.shards.formats.format import SUFFIXES
+from dataporter.shards.storage.stored import StorageOptions
 from dataporter.shards.storage.stored_listing import list_stored
 
 SIGNATURES = ("s1gnature-one", "s1gnature-two")

@@ -22,7 +22,7 @@ from tracked import Tracked
 
 from dataporter import ResumableDataLoader
 from dataporter.shards import ShardedDataset
-from dataporter.shards.index_places import kept_indexes
+from dataporter.shards.places import kept_indexes
 from dataporter.tools.cli.main import run
 
 FILES, ROWS_OF_FILE, ROWS_OF_BLOCK = 20, 30, 5

@@ -12,7 +12,7 @@ from dataporter.shards import dataset as dataset_module
 from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.formats.jsonl import JsonLinesFormat
 from dataporter.shards.formats.parquet import ParquetFormat
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.stored import Url
 from dataporter.sources.planned import steps_announced
 from dataporter.tools.plan.figures import figures_of
 from dataporter.tools.plan.planned_run import (

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 
 from dataporter.errors import ShardChangedError, ShardFormatError
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.arrow_messages import (
     BATCH,
     DICTIONARY,
@@ -29,7 +28,7 @@ from dataporter.shards.formats.arrow_messages import (
 from dataporter.shards.formats.columns import ArrowRows, describe
 from dataporter.shards.formats.evidence import damaged, evidence, require_whole
 from dataporter.shards.formats.format import Format, ReadOptions, Rows, check_columns
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 TARGET = 8 << 20  # bytes of a block
 LARGE = 256 << 20  # bytes of a block that is worth a warning

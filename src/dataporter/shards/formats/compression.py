@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from dataporter.errors import OptionError, ShardFormatError
-from dataporter.shards.extra import shards_extra
+from dataporter.shards import shards_extra
 
 KNOWN = ("zstd", "gz", "bz2")  # of whole shards
 STEP = 256 << 10  # bytes decompressed at once

@@ -10,8 +10,7 @@ import hashlib
 from collections.abc import Iterable
 
 from dataporter.errors import ShardChangedError, ShardFormatError
-from dataporter.shards.blocks import Block
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, ShardFile
 
 PROBE = 4096  # bytes at each end of a block
 # What a file of another kind begins with, and what it then is.

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from dataporter.arguments import did_you_mean
 from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.compression import STEP, BrokenFrameError, compression_of, pieces_of
 from dataporter.shards.formats.evidence import Evidence, damaged, evidence
 from dataporter.shards.formats.format import Format, Rows, Sample
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 # Lines are looked for when a block is opened, at about 1 ms for this many bytes.
 TARGET = 2 << 20  # bytes of lines in a block

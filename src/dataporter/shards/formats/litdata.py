@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataporter.errors import OptionError, ShardFormatError
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.compression import decompress_zstd, require_zstandard
 from dataporter.shards.formats.evidence import evidence_of_ends, require_whole
 from dataporter.shards.formats.format import Format, Rows, check_columns
@@ -55,7 +54,7 @@ from dataporter.shards.formats.litdata_rows import (
     trees_of_columns,
 )
 from dataporter.shards.formats.tokens import cut_windows, left_out_warnings, windows_of
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 _LEVELS = ("chunk", "batch", "sample")
 _MAGIC = b"LDFZ01\0\0"

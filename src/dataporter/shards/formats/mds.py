@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataporter.errors import OptionError, ShardFormatError, ShardSchemaError
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.compression import decompress, require_known
 from dataporter.shards.formats.evidence import evidence, evidence_of_ends, require_whole
 from dataporter.shards.formats.format import Format, Rows, check_columns
@@ -40,7 +39,7 @@ from dataporter.shards.formats.index_json import (
     require_size,
     size_of_offsets,
 )
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 _VERSION = 2
 

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dataporter.errors import ShardChangedError, ShardError, ShardFormatError
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.arrow import open_batches, write_decoded
 from dataporter.shards.formats.columns import describe
 from dataporter.shards.formats.evidence import damaged, evidence
 from dataporter.shards.formats.format import Format, Rows, check_columns
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 EXPECTED = "a Parquet file"
 MAGIC = b"PAR1"

@@ -37,10 +37,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from dataporter.errors import OptionError, ShardChangedError, ShardFormatError, ShardSchemaError
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.evidence import evidence, require_whole
 from dataporter.shards.formats.format import Format, Rows, Sample, check_columns
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 KEY = "__key__"
 _BLOCK_BYTES = 2 << 20  # few members, whose headers are read when a block is opened

@@ -19,10 +19,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dataporter.errors import OptionError, ShardFormatError
-from dataporter.shards.blocks import Block, Scanned
 from dataporter.shards.formats.evidence import ends, evidence_of_ends, read_ends, require_whole
 from dataporter.shards.formats.format import Format, ReadOptions, Rows, Sample, check_columns
-from dataporter.shards.shard_file import ShardFile
+from dataporter.shards.shard_file import Block, Scanned, ShardFile
 
 COLUMN = "tokens"
 _BLOCK_BYTES = 8 << 20

@@ -2,18 +2,62 @@
 
 obstore shows the status of an answer only in the text of its error, and no headers. Its texts
 contain whole URLs, so a message is made of the status and of known words. What has neither is
-shown without the secrets that are known.
+shown without the secrets that are known: values of options, logins and queries of URLs.
+
+A request that is given up ends with `error_of`: file and range, what was tried, the last fault, a
+remedy.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dataporter.shards.storage.hiding import first_line
-from dataporter.shards.storage.options import StorageOptions
+from dataporter.errors import ShardChangedError, ShardError, ShardsNotFoundError, StorageError
+from dataporter.shards.storage.stored import StorageOptions
+
+_LOGIN = re.compile(r"(\w://)[^/\s@]*@")
+_QUERY = re.compile(r"\?\S+")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|SAS")  # in names of the environment
+_LEAST = 6  # characters of a value: a shorter one is part of many words
+_LONGEST = 200  # characters that are shown
+
+
+def first_line(text: str, options: StorageOptions) -> str:
+    r"""Return the first line of a text, without secrets.
+
+    >>> options = StorageOptions(given={"token": "s3cret-1"})
+    >>> first_line("no s3cret-1 at https://me:pw@example.com/a?signature=1\nmore", options)
+    'no … at https://example.com/a'
+    """
+    line = text.strip().partition("\n")[0]
+    line = _QUERY.sub("", _LOGIN.sub(r"\1", line))
+    for value in sorted(_values(options), key=len, reverse=True):
+        line = line.replace(value, "…")
+    return line[:_LONGEST].rstrip(" .")
+
+
+def _values(options: StorageOptions) -> set[str]:
+    """Return all values that may be secret."""
+    named = (value for name, value in os.environ.items() if _SECRET.search(name))
+    return {value for value in (*named, *_strings(options.given)) if len(value) >= _LEAST}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield value.decode(errors="replace")
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _strings(each)
+    elif isinstance(value, list | tuple | set):
+        for each in value:
+            yield from _strings(each)
 
 
 class Kind(Enum):
@@ -239,3 +283,84 @@ def _retry_after(error: BaseException, text: str) -> float:
             return float(value)
     found = _RETRY_AFTER.search(text)
     return float(found[1]) if found else 0.0
+
+
+_AWS = (
+    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, the profile in AWS_PROFILE "
+    "(by boto3), or storage_options"
+)
+_GOOGLE = "GOOGLE_APPLICATION_CREDENTIALS or storage_options"
+_AZURE = "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or storage_options"
+_WEB = "the signed URLs, or the headers in storage_options"
+_CREDENTIALS = {
+    "s3": _AWS, "s3a": _AWS, "gs": _GOOGLE, "az": _AZURE, "adl": _AZURE, "azure": _AZURE,
+    "abfs": _AZURE, "abfss": _AZURE, "http": _WEB, "https": _WEB, "hf": "HF_TOKEN",
+}  # fmt: skip
+
+
+class Failure(NamedTuple):
+    """A request that is not tried again."""
+
+    what: str  # the file and the range
+    scheme: str
+    fault: Fault
+    tries: int
+    seconds: float
+    others: float = 0.0  # seconds for which other requests for the same data had failed before
+
+
+def error_of(failure: Failure) -> ShardError:
+    """Return the error to raise.
+
+    >>> fault = Fault(Kind.THROTTLED, "the server answered 503 Service Unavailable (SlowDown)")
+    >>> print(error_of(Failure("bytes 0 to 9 of s3://bucket/a.parquet", "s3", fault, 7, 300.0)))
+    a storage did not give bytes 0 to 9 of s3://bucket/a.parquet: the server answered 503 Service \
+Unavailable (SlowDown). It was tried 7 times in 300 s. The storage asks for fewer requests: use \
+fewer processes, or ask its operator for a higher limit.
+    """
+    fault = failure.fault
+    if fault.kind is Kind.CHANGED:
+        msg = (
+            f"a file changed after it was listed: {failure.what}: {fault.words}. Put the file "
+            "back, or build the dataset anew, which indexes the file again; a state of the old "
+            "data is refused then."
+        )
+        return ShardChangedError(msg)
+    what = f"a storage did not give {failure.what}: {fault.words}.{_tried(failure)}"
+    msg = f"{what} {_remedy(fault, failure.scheme)}".rstrip()
+    return ShardsNotFoundError(msg) if fault.kind is Kind.ABSENT else StorageError(msg)
+
+
+def _tried(failure: Failure) -> str:
+    seconds = f"{failure.seconds:,.0f} s"
+    if not failure.tries:
+        return f" It waited {seconds} for its turn, while others were tried."
+    times = f"{failure.tries:,} times in {seconds}" if failure.tries > 1 else ""
+    if failure.others >= 1:
+        others = f"after others for the same data had failed for {failure.others:,.0f} s"
+        return f" It was tried {times or 'once'}, {others}."
+    return f" It was tried {times}." if times else ""
+
+
+def _remedy(fault: Fault, scheme: str) -> str:
+    where = _CREDENTIALS.get(scheme, "storage_options")
+    if fault == NO_CREDENTIALS:
+        public = 'storage_options={"skip_signature": True}'
+        return f"Give some: {where}. Data that is public needs {public}."
+    return {
+        Kind.ABSENT: "Check the name of the bucket and of the file.",
+        Kind.SKEWED: "Set the clock, as by NTP: requests are signed with its time.",
+        Kind.EXPIRED: f"Renew the credentials: {where}.",
+        Kind.REFUSED: f"Use credentials that may list and read it: {where}.",
+        Kind.THROTTLED: (
+            "The storage asks for fewer requests: use fewer processes, or ask its operator for a "
+            "higher limit."
+        ),
+        Kind.TRANSIENT: (
+            "Check that the server is up and can be reached from this machine, then start again: "
+            "a resume continues at the same sample."
+        ),
+        Kind.UNKNOWN_HOST: "Check the spelling of the URL and of the end point.",
+        Kind.NO_RANGES: fault.remedy,
+        Kind.PERMANENT: fault.remedy,
+    }.get(fault.kind, "")

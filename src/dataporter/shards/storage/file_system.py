@@ -21,11 +21,8 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.core import url_to_fs
 
 from dataporter.errors import MissingExtraError, OptionError
-from dataporter.shards.storage.faults import ChangedError, CutShortError
-from dataporter.shards.storage.hiding import first_line
-from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.stored import Stored
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.faults import ChangedError, CutShortError, first_line
+from dataporter.shards.storage.stored import StorageOptions, Stored, Url
 
 T = TypeVar("T")
 

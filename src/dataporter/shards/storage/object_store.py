@@ -28,11 +28,9 @@ from dataporter.shards.storage.faults import (
     Kind,
     ListCutShortError,
     fault_of,
+    first_line,
 )
-from dataporter.shards.storage.hiding import first_line
-from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.stored import Stored
-from dataporter.shards.storage.urls import WEB, Url, is_url
+from dataporter.shards.storage.stored import WEB, StorageOptions, Stored, Url, is_url
 
 if TYPE_CHECKING:  # they exist for type checkers only
     from obstore import GetOptions

@@ -12,6 +12,11 @@ the bound of requests at a time; the first answer counts, and the other request 
 obstore shows no headers, neither in its errors nor elsewhere, and its own tries do not follow a
 server's Retry-After either. So that is followed only where the error of another library shows it.
 Elsewhere the doubled waits take its place.
+
+obstore's own tries (`RetryConfig`) were measured in place of these. Of nine faults that pass, eight
+times each, they survive seven: not an error that comes as 200, nor credentials that have expired. A
+stall takes them 0.65 s where it takes 0.41 s here; the others take 0.1 s both ways. They have no
+counters, share no patience or budget, send no second request, and fsspec has none of them.
 """
 
 from __future__ import annotations
@@ -28,21 +33,18 @@ from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from dataporter.errors import DataPorterError, ShardError
-from dataporter.shards.storage.client import Client
-from dataporter.shards.storage.failures import Failure, error_of
 from dataporter.shards.storage.faults import (
     LATE,
     NOT_A_RANGE,
+    Failure,
     Fault,
     Kind,
     ListCutShortError,
+    error_of,
     fault_of,
 )
-from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.pacing import Bound, Budget, Durations
-from dataporter.shards.storage.patience import Patience
-from dataporter.shards.storage.stored import Stored
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.pacing import Bound, Budget, Durations, Patience
+from dataporter.shards.storage.stored import Client, StorageOptions, Stored, Url
 
 T = TypeVar("T")
 

@@ -1,7 +1,8 @@
 """A storage as its callers see it: files are listed, found, read and copied, and a call waits.
 
-Requests run in an event loop, which has a thread of its own. Any thread may call. A process that
-has made a `Storage` must not fork: neither the thread nor the connections survive that.
+Ranges that are asked for at once are merged and split into requests. These run in an event loop,
+which has a thread of its own. Any thread may call. A process that has made a `Storage` must not
+fork: neither the thread nor the connections survive that.
 """
 
 from __future__ import annotations
@@ -18,14 +19,53 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dataporter.errors import ShardsNotFoundError
-from dataporter.shards.extra import storage_extra
-from dataporter.shards.storage.client import Client
-from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.patience import Patience
-from dataporter.shards.storage.ranges import Range, merged, split
+from dataporter.shards import storage_extra
+from dataporter.shards.storage.pacing import Patience
 from dataporter.shards.storage.requests import Requests
-from dataporter.shards.storage.stored import Stored
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.stored import Client, StorageOptions, Stored, Url
+
+GAP = 64 << 10  # bytes between two ranges that are read rather than asked for apart
+EXCESS = 0.05  # bytes read beyond those wanted, as a share of these
+PART = 8 << 20  # bytes of one request at most
+
+Range = tuple[int, int]
+
+
+def merged(ranges: Sequence[Range]) -> list[Range]:
+    """Join neighbours whose gap is small, as long as few bytes are read in vain.
+
+    >>> merged([(0, 2_000_000), (2_000_100, 3_000_000), (9_000_000, 9_000_001)])
+    [(0, 3000000), (9000000, 9000001)]
+    """
+    runs: list[Range] = []
+    wanted = 0  # bytes of the last run that were asked for
+    for start, stop in sorted(ranges):
+        if start >= stop:
+            continue
+        if runs:
+            first, end = runs[-1]
+            more = max(0, stop - max(start, end))
+            read = max(stop, end) - first
+            if start <= end or (start - end <= GAP and read <= (1 + EXCESS) * (wanted + more)):
+                runs[-1] = (first, max(stop, end))
+                wanted += more
+                continue
+        runs.append((start, stop))
+        wanted = stop - start
+    return runs
+
+
+def split(run: Range) -> list[Range]:
+    """Cut a range into equal parts of at most `PART` bytes.
+
+    >>> split((0, 20 << 20)) == [(0, 6990507), (6990507, 13981014), (13981014, 20 << 20)]
+    True
+    """
+    start, stop = run
+    count = max(1, -(-(stop - start) // PART))
+    size = -(-(stop - start) // count)
+    return [(at, min(at + size, stop)) for at in range(start, stop, max(1, size))]
+
 
 T = TypeVar("T")
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dataporter.errors import OptionError, ShardsNotFoundError
-from dataporter.shards.folder_lists import BOOKKEEPING, Folder, refuse_splits
 from dataporter.shards.listing import (
+    BOOKKEEPING,
     Files,
+    Folder,
     Kinds,
     Listing,
     Status,
@@ -27,14 +28,13 @@ from dataporter.shards.listing import (
     by_suffix,
     is_left_out,
     natural_key,
+    refuse_splits,
     require_each_once,
 )
 from dataporter.shards.shard_file import ShardFile
-from dataporter.shards.storage.options import StorageOptions
 from dataporter.shards.storage.remote_file import RemoteFile
 from dataporter.shards.storage.storage import OBJECT_STORES, TRIES, Storage
-from dataporter.shards.storage.stored import Stored
-from dataporter.shards.storage.urls import WEB, Url, urls_with_secrets
+from dataporter.shards.storage.stored import WEB, StorageOptions, Stored, Url, urls_with_secrets
 
 _SHOWN = 3
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rich.text import Text
 
-from dataporter.shards.extra import shards_extra
+from dataporter.shards import shards_extra
 from dataporter.tools.cli import output
 from dataporter.tools.units import read_bytes, read_seconds
 

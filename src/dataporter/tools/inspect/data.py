@@ -26,11 +26,11 @@ from dataporter.law.permutation import MAX_LENGTH
 from dataporter.law.state import Identity, Progress
 from dataporter.law.tracks import BlockAfterBlock, ShuffledBlocks, TracksOrder
 from dataporter.layout import Row, counted
-from dataporter.shards.extra import shards_extra
+from dataporter.shards import shards_extra
 from dataporter.shards.files import INDEX_FOLDER, folder_of_glob
 from dataporter.shards.index import Index
-from dataporter.shards.index_places import is_index_name, kept_indexes, may_hold
-from dataporter.shards.storage.urls import Url, is_url
+from dataporter.shards.places import is_index_name, kept_indexes, may_hold
+from dataporter.shards.storage.stored import Url, is_url
 from dataporter.system.files import user_folder
 from dataporter.tools.units import size
 

@@ -17,8 +17,8 @@ from dataporter.shards.dataset import order_over
 from dataporter.shards.formats.format import Format
 from dataporter.shards.index import Index
 from dataporter.shards.schedule import bytes_ahead
-from dataporter.shards.storage.options import StorageOptions
-from dataporter.shards.storage.ranges import PART
+from dataporter.shards.storage.storage import PART
+from dataporter.shards.storage.stored import StorageOptions
 from dataporter.tools.plan.planned_run import (
     EVALUATED,
     FirstStep,

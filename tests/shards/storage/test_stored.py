@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataporter.shards.storage.urls import Url
+from dataporter.shards.storage.stored import Url
 
 AZURE = "account.dfs.core.windows.net/corpus"
 
