@@ -341,6 +341,17 @@ def test_a_list_that_stays_cut_short_is_an_error(paged, proxy):
         paged(patience=1.0).list()
 
 
+def test_the_fault_before_the_end_of_the_patience_is_named(through_proxy, proxy):
+    """The last try is given up by us: that its server was late is nothing that we know."""
+    storage = through_proxy(patience=0.5)
+    file = storage.find("large.bin")
+    proxy.fault(**PASSING["500"], times=1)
+    held = proxy.fault("hold")
+    with pytest.raises(StorageError, match=r"answered 500 .* It was tried 2 times in"):
+        storage.read(file, RANGES[:1])
+    assert held in proxy.faults
+
+
 def test_a_list_ends_although_its_last_file_is_removed_meanwhile(server, proxy, open_storage):
     files = {f"{number}.bin": b"" for number in range(3)}
     server.upload("shrinking-bucket", files)

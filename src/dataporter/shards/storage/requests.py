@@ -161,6 +161,8 @@ class Requests:
                     fault = fault_of(error, self._options)
                     if fault.kind is Kind.NO_RANGES and self._sends_ranges:
                         fault = NOT_A_RANGE
+                    if fault == LATE and tried.fault and tried.patience.left <= 0:
+                        fault = tried.fault  # its time was up, not that of a server
                 else:
                     self._succeeded(tried.times)
                     return answer
