@@ -53,10 +53,11 @@ def reference() -> list[list[Any]]:
 
 
 @contextmanager
-def killing(seed: int, pause: float, most: int = 100) -> Iterator[list[int]]:
+def killing(seed: int, pause: float, most: int = 30) -> Iterator[list[int]]:
     """Kill a random worker at random moments; the pids so far.
 
-    At most so many, or no worker would live to its first batch where starting one takes long.
+    At most so many, or no worker would live to its first batch where starting one takes long. Each
+    costs a fork; `make soak` kills 200 times.
     """
     killed: list[int] = []
     stop, chance = threading.Event(), random.Random(seed)

@@ -116,7 +116,7 @@ def test_kills_at_any_moment(kind, in_order):
     stop, chance = threading.Event(), random.Random(1)
 
     def kill() -> None:
-        for _ in range(100):  # not for ever, or none lives to a batch where starts take long
+        for _ in range(30):  # not for ever, or none lives to a batch where starts take long
             if stop.wait(chance.expovariate(1 / 0.03)):
                 return
             with suppress(ProcessLookupError):  # it has ended by itself since
