@@ -15,11 +15,10 @@ from torch.utils.data import DistributedSampler
 from dataporter.errors import TopologyError
 from dataporter.law import Topology
 from dataporter.loader.options import LoaderOptions, arguments_of
-from dataporter.ranks import group_topology
+from dataporter.ranks import find_ranks, group_topology
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler, is_own
 from dataporter.sources.loading import resumption
-from dataporter.strategies import resolve_strategy
 
 __all__ = ["PatchedDataLoader"]
 
@@ -58,11 +57,12 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
         sampler, batch_sampler, seed = options.sampler, options.batch_sampler, options.seed
         self._awaits_group_to_shard = False
         if options.shard_samplers and not (sampler is None and batch_sampler is None):
-            chosen = resolve_strategy(options.strategy, options.rank, options.world_size)
-            self._awaits_group_to_shard = chosen.awaits_group and not any(
+            ranks = find_ranks(options.strategy, options.rank, options.world_size)
+            awaits_group = ranks.follow_group and group_topology() is None
+            self._awaits_group_to_shard = awaits_group and not any(
                 map(_shares_by_itself, (sampler, batch_sampler))
             )
-            topology = chosen.topology()
+            topology = ranks.topology
             sampler = _sharded(sampler, topology, seed or 0)
             batch_sampler = _sharded(batch_sampler, topology, seed or 0)
         # One of dataporter's samplers has a seed itself.
@@ -95,7 +95,7 @@ class PatchedDataLoader(ResumableDataLoader[Sample_co]):
         """Continue where `state_dict` was taken; with `proceed=False`, at its epoch's start."""
         at = resumption(self._source, state_dict, strict=strict)
         if not proceed:
-            at = at._replace(progress=self._source.start_of(at.progress))
+            at = at._replace(progress=self._source.at(at.progress, 0))
         self._go_on(at)
 
 

@@ -49,9 +49,9 @@ from dataporter.sources.delivered import Delivered
 from dataporter.sources.lanes.datapipes import is_datapipe, with_shuffling
 from dataporter.sources.loading import resumption
 from dataporter.sources.passes import Pass
-from dataporter.sources.source import Result, Resumption
+from dataporter.sources.readings import Result
+from dataporter.sources.source import Resumption
 from dataporter.sources.tally import Tallies
-from dataporter.strategies import resolve_strategy
 from dataporter.user_warnings import warn_user
 
 Sample_co = TypeVar("Sample_co", covariant=True)
@@ -139,13 +139,12 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def __init__(self, options: LoaderOptions[Sample_co]) -> None:
         pipe_shuffle = given(options.shuffle) if is_datapipe(options.dataset) else None
         dataset: Any = with_shuffling(options.dataset, pipe_shuffle)
-        strategy = resolve_strategy(options.strategy, options.rank, options.world_size)
         self._options = options
         self._runner = make_runner(options)
         self._tallies = Tallies()
         self._fetch = make_fetcher(options, dataset)
         self._source, sampler = make_source(
-            dataset, self._fetch, options, strategy, pipe_shuffle=pipe_shuffle
+            dataset, self._fetch, options, pipe_shuffle=pipe_shuffle
         )
         num_workers = options.workers
         super().__init__(
@@ -172,8 +171,18 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         vars(self).update({name: getattr(options, name) for name in _OURS})
         vars(self)["seed"] = self.seed if self._source.seed_is_given else None
         self._cursor = Cursor(self._source)
-        self._source.note_epoch_told()
-        self._source.follow_sampler(self._cursor)
+        self._begin_where_put()
+
+    def _begin_where_put(self) -> None:
+        """Begin where the sampler or dataset was put before this loader was built."""
+        holder = self._source.epoch_holder
+        holder.note_told()
+        epoch, position = holder.start()
+        if position is not None:
+            self._cursor.seek(epoch, position)
+        elif epoch:
+            self._cursor.set_epoch(epoch)
+        holder.attach(self._cursor.place)
 
     @property
     def _is_accelerate_prepared(self) -> NoReturn:
@@ -191,20 +200,19 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             super().check_worker_number_rationality()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a private class
-        self._source.join_process_group()
+        self._source.prepare()
         is_loaded = self._cursor.has_loaded_start
         is_alone = (is_loaded or self._cursor.newest_pass == 0) and lightning_resumes_alone(
             loaded=is_loaded
         )
-        epoch = self._source.epoch_told()
+        epoch = self._source.epoch_holder.told_by_others()
         if is_told_by_wrapper():
-            self._source.note_epoch_told()
+            self._source.epoch_holder.note_told()
         elif epoch is not None:  # on the sampler, as torch's users and trainers do
             epoch = checked_epoch(epoch)
             if not is_in_lightnings_training():  # whose callback places loaders, or is missed
                 self._warn_if_dropped(epoch)
             self._go_to(epoch)
-        self._source.look_again()
         before = self._cursor.newest_pass
         try:
             return Pass(
@@ -239,7 +247,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def _run(self, progress: Progress) -> Iterator[Result]:
         """Fetch the rest of an epoch; yield each batch with the progress after its delivery."""
-        self._source.tell_epoch(progress.epoch, self._cursor)
+        self._source.epoch_holder.tell(progress.epoch)
         self._fetch.collate_with(self.collate_fn)  # may have been set since, as in torch
         self._fetch.begin_pass()
         reading = self._source.begin(progress, same_workers=self._runner.goes_on)
@@ -248,13 +256,13 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         results = self._runner.run(
             reading.tasks,
             reading.fetch,
-            worker_options(self, self._options, self._source, self._runner),
+            worker_options(self, self._options, self._source, reading, self._runner),
             randomness=self._options.randomness,
             stays=self.persistent_workers,
             renew=reading.renew,
         )
         # From here on a batch has with it what its delivery leads to, however far it is ahead.
-        return self._source.together(self._runner.deliver(results.received(reading.received)))
+        return reading.together(self._runner.deliver(results.received(reading.received)))
 
     @property
     def seed(self) -> int:
@@ -297,7 +305,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
 
     def _go_to(self, epoch: int) -> None:
         self._cursor.set_epoch(epoch)
-        self._source.tell_epoch(epoch, self._cursor)
+        self._source.epoch_holder.tell(epoch)
 
     def _warn_if_dropped(self, epoch: int) -> None:
         progress = self._cursor.dropped_by(epoch)
@@ -324,7 +332,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
         check_int("position", position, least=0)
         epoch = checked_epoch(epoch)
         self._cursor.seek(epoch, position)
-        self._source.tell_epoch(epoch, self._cursor)
+        self._source.epoch_holder.tell(epoch)
 
     def batch_at(self, epoch: int, position: int = 0) -> Any:
         """Fetch the batch that this rank has in the step that begins at `position`.
@@ -420,7 +428,7 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     def _go_on(self, at: Resumption) -> None:
         self._source.resume(at)
         self._cursor.load(at.progress)
-        self._source.tell_epoch(at.progress.epoch, self._cursor)
+        self._source.epoch_holder.tell(at.progress.epoch)
 
     def explain(self) -> Explanation:
         """Say in words where the run stands, what comes next and what a resume needs."""

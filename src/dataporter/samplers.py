@@ -9,14 +9,12 @@ arguments a state taken under such a loader warns. `ResumableDataLoader` counts 
 
 from __future__ import annotations
 
-import sys
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler, Sampler
 
@@ -33,20 +31,12 @@ from dataporter.errors import (
     StateMismatchWarning,
     TopologyError,
 )
-from dataporter.law import (
-    Order,
-    OrderedDataset,
-    Plan,
-    SequentialOrder,
-    ShuffledOrder,
-    Tail,
-    Topology,
-    WeightedOrder,
-)
-from dataporter.law.epochs import Cursor, Place
+from dataporter.law import Order, Plan, Ranks, Tail, Topology
+from dataporter.law.epochs import Place
 from dataporter.law.keys import checked_epoch, checked_seed
+from dataporter.law.shared_order import SharedOrder
 from dataporter.law.state import Progress, dropped, past_the_end, within
-from dataporter.ranks import check_who_shares, data_topology
+from dataporter.ranks import check_who_shares, data_topology, drawn_seed
 from dataporter.user_warnings import warn_user
 
 
@@ -94,24 +84,25 @@ class ResumableSampler(Sampler[int]):
         replacement: bool = True,
         num_samples: int | None = None,
     ) -> None:
-        self._order = _make_order(
+        shared = SharedOrder(
             data,
+            Ranks(Topology()),
             shuffle=shuffle,
-            seed=seed,
+            seed=drawn_seed() if seed is None else checked_seed(seed, optional=True),
+            seed_is_given=seed is not None,
             weights=weights,
             replacement=replacement,
             num_samples=num_samples,
         )
-        self._data = data if weights is None and isinstance(data, OrderedDataset) else None
-        self.shuffle = shuffle
-        self.seed_is_given = seed is not None
-        self._topology = Topology()
+        self._show(shared)
+
+    def _show(self, shared: SharedOrder) -> None:
+        self.shared = shared
         self.tail: Tail = "pad"
         self._pass = _Pass()
         self.times_set = 0  # how often set_epoch was called
         self._drawn_by: weakref.ref[Any] | None = None  # torch's iterator, if it draws ahead
         # Of the loader that reads the order without drawing from here, and counts by itself.
-        self._reader: weakref.ref[Cursor] | None = None
         self._place: Place | None = None
 
     @property
@@ -122,45 +113,31 @@ class ResumableSampler(Sampler[int]):
         return self._pass.loaded and not self._pass.begun and is_there
 
     @property
-    def _live_reader(self) -> Cursor | None:
-        return None if self._reader is None else self._reader()
-
-    @property
     def topology(self) -> Topology:
         """Rank and world size of this sampler's share."""
-        return self._topology
+        return self.shared.topology
 
     @property
     def order(self) -> Order:
         """The mapping from position to dataset index, over all ranks."""
-        return self._order
+        return self.shared.order
+
+    @property
+    def shuffle(self) -> bool:
+        return self.shared.shuffle
 
     @property
     def seed(self) -> int:
-        return self._order.seed
+        return self.shared.seed
 
     @seed.setter
     def seed(self, seed: int) -> None:
-        self._order = self._order.with_seed(checked_seed(seed))
+        self.shared.seed = seed
 
-    def order_for(self, step_size: int) -> None:
-        """Ask the dataset again for its order, if it brings one: the ranks are now known."""
-        if self._data is not None:
-            self._order = self._data.epoch_order(
-                shuffle=self.shuffle,
-                seed=self.seed,
-                step_size=step_size,
-                world_size=self.topology.world_size,
-            )
-
-    def resume_order(self, saved_id: str, epoch: int, position: int) -> None:
-        """Take over the parameters of a saved run's order, and go on from a position."""
-        self._order = self._order.resumed(saved_id).continued(epoch, position)
-
-    def resize(self, length: int) -> None:
-        """Change the number of samples to draw from. Weighted orders cannot be resized."""
-        if length != self._order.length:
-            self._order = replace(self._order, length=_checked_length(length))  # type: ignore[type-var]  # a dataclass
+    @property
+    def seed_is_given(self) -> bool:
+        """True if the user has set the seed, False if it was drawn."""
+        return self.shared.seed_is_given
 
     @property
     def epoch(self) -> int:
@@ -169,7 +146,7 @@ class ResumableSampler(Sampler[int]):
 
     def share_with(self, topology: Topology, seed: int) -> None:
         """Become one rank's share. Use `seed` unless the user has set one."""
-        self._topology = topology
+        self.shared.ranks = Ranks(topology)
         if not self.seed_is_given:
             self.seed = seed
 
@@ -182,24 +159,23 @@ class ResumableSampler(Sampler[int]):
         epoch = checked_epoch(epoch)
         if is_told_by_wrapper():
             return
-        if self._live_reader is None:  # else the loader warns
+        if self._place is None or self._place.mover is None:  # else the loader warns
             self._warn_if_dropped(epoch)
             self._place = None
-        self.go_to(epoch)
+        self._go_to(epoch)
 
-    def read_by(self, cursor: Cursor, epoch: int) -> None:
+    def read_at(self, place: Place, epoch: int) -> None:
         """Take note that a loader reads this order in `epoch`: positions are its from now on."""
-        self._reader, self._place = weakref.ref(cursor), cursor.place
-        self.go_to(epoch)
+        self._place = place
+        self._go_to(epoch)
 
-    def go_to(self, epoch: int) -> None:
-        """Make the next pass use `epoch`."""
+    def _go_to(self, epoch: int) -> None:
         self.times_set += 1
         if epoch != self._pass.epoch or self._pass.begun:
             self._pass = _Pass(epoch=epoch)
 
     def _warn_if_dropped(self, epoch: int) -> None:
-        start, length = self._pass, self._order.length
+        start, length = self._pass, self.order.length
         is_followed = start.start == length and start.epoch + 1 == epoch
         if not self.is_positioned or start.epoch == epoch or is_followed:
             return
@@ -207,7 +183,7 @@ class ResumableSampler(Sampler[int]):
         warn_user(dropped(at, epoch, counts="sampler.epoch", instead=""), PositionDroppedWarning)
 
     def __iter__(self) -> Iterator[int]:
-        self._reader = self._place = None
+        self._place = None
         if self._pass.begun:
             self._pass = _Pass(epoch=self._pass.epoch + 1)
         self._pass.begun = True
@@ -216,19 +192,18 @@ class ResumableSampler(Sampler[int]):
 
     def _draw(self, current: _Pass) -> Iterator[int]:
         for positions in self._plan().blocks(current.start):
-            for index in self._order.indices(current.epoch, positions).tolist():
+            for index in self.order.indices(current.epoch, positions).tolist():
                 current.drawn += 1
                 yield index
 
     def __getstate__(self) -> dict[str, Any]:
-        # No loader reads a copy yet, or draws from it.
-        return {**self.__dict__, "_drawn_by": None, "_reader": None}
+        return {**self.__dict__, "_drawn_by": None}  # nobody draws from a copy yet
 
     def __len__(self) -> int:
         return self._plan().num_samples()
 
     def _plan(self) -> Plan:
-        return Plan(length=self._order.length, batch_size=1, topology=self.topology, tail=self.tail)
+        return Plan(length=self.order.length, batch_size=1, topology=self.topology, tail=self.tail)
 
     def state_dict(
         self,
@@ -280,15 +255,15 @@ class ResumableSampler(Sampler[int]):
             "epoch": epoch,
             "samples_processed": position,
             "seed": self.seed,
-            "order": self._order.id,
-            "length": self._order.length,
+            "order": self.order.id,
+            "length": self.order.length,
         }
 
     def _check_length(self, saved: int) -> None:
-        if self._order.length != saved:
+        if self.order.length != saved:
             msg = (
                 f"length changed: the state was saved in an epoch of {saved:,} positions, and an "
-                f"epoch that begins now has {self._order.length:,}. Load a state of the loader, "
+                f"epoch that begins now has {self.order.length:,}. Load a state of the loader, "
                 "which holds the length of its epoch."
             )
             raise StateMismatchError(msg)
@@ -318,7 +293,7 @@ class ResumableSampler(Sampler[int]):
         if missing:
             msg = f"this is not a sampler's state: it is missing {', '.join(missing)}."
             raise StateFormatError(msg)
-        order = self._order.resumed(str(state["order"]))
+        order = self.order.resumed(str(state["order"]))
         for name, present in (("length", order.length), ("order", order.id)):
             if state[name] != present:
                 msg = (
@@ -326,7 +301,7 @@ class ResumableSampler(Sampler[int]):
                     f"{present!r}. Build the sampler with the same data and options."
                 )
                 raise StateMismatchError(msg)
-        position, length = state["samples_processed"], self._order.length
+        position, length = state["samples_processed"], self.order.length
         if type(position) is not int or not 0 <= position < 2**63:
             msg = f"samples_processed must be an int in [0, {length}], found {position!r}."
             raise StateFormatError(msg)
@@ -345,13 +320,13 @@ class ResumableSampler(Sampler[int]):
         moved = within(at, length, step=1, same_data=True)
         if moved is not at:
             warnings.warn(past_the_end(at, length, moved), StateMismatchWarning, stacklevel=2)
-        reader = self._live_reader
+        reader = None if self._place is None else self._place.mover
         if reader is None:
             self._place = None
         else:
             reader.seek(moved.epoch, moved.samples_processed)
             self._check_length(state["length"])
-        self._order = order.continued(moved.epoch, moved.samples_processed)
+        self.shared.order = order.continued(moved.epoch, moved.samples_processed)
         self.seed = seed
         self._pass = _Pass(epoch=moved.epoch, start=moved.samples_processed, loaded=True)
 
@@ -424,32 +399,22 @@ class ResumableDistributedSampler(ResumableSampler, DistributedSampler[int]):  #
             )
             raise TopologyError(msg)
         group = group or Topology()
-        self._topology = Topology(
-            rank=group.rank if rank is None else rank,
-            world_size=group.world_size if num_replicas is None else num_replicas,
+        self.shared.ranks = Ranks(
+            Topology(
+                rank=group.rank if rank is None else rank,
+                world_size=group.world_size if num_replicas is None else num_replicas,
+            )
         )
         self.tail = tail
         self._plan()  # checks the tail
 
-    @property
-    def rank(self) -> int:  # type: ignore[override]
-        return self.topology.rank
-
-    @property
-    def num_replicas(self) -> int:  # type: ignore[override]
-        return self.topology.world_size
-
-
-class JoiningSampler(ResumableSampler, DistributedSampler[int]):  # type: ignore[override]
-    """A loader's own sampler: one rank's share, of the ranks that share the data at the moment.
-
-    A loader may be built before the process group, or before a trainer lays a mesh over it. The
-    ranks of `share_with` hold while there is no group.
-    """
-
-    @property
-    def topology(self) -> Topology:
-        return data_topology() or self._topology
+    @classmethod
+    def of(cls, shared: SharedOrder, tail: Tail) -> ResumableDistributedSampler:
+        """Return a loader's sampler: an order and its ranks, as they are at any moment."""
+        sampler = cls.__new__(cls)
+        sampler._show(shared)  # noqa: SLF001  another way to begin
+        sampler.tail = tail
+        return sampler
 
     @property
     def rank(self) -> int:  # type: ignore[override]
@@ -458,58 +423,6 @@ class JoiningSampler(ResumableSampler, DistributedSampler[int]):  # type: ignore
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
         return self.topology.world_size
-
-
-def _make_order(
-    data: Sized | int,
-    *,
-    shuffle: bool,
-    seed: int | None,
-    weights: ArrayLike | None,
-    replacement: bool,
-    num_samples: int | None,
-) -> Order:
-    if not isinstance(data, int | Sized):
-        msg = f"a sampler needs a dataset or its length, found {type(data).__name__} {data!r}."
-        raise OptionTypeError(msg)
-    length = _checked_length(data if isinstance(data, int) else len(data))
-    seed = drawn_seed() if seed is None else checked_seed(seed, optional=True)
-    if weights is None and num_samples is None and isinstance(data, OrderedDataset):
-        return data.epoch_order(shuffle=shuffle, seed=seed, step_size=1, world_size=1)
-    if weights is None:
-        if num_samples is not None:
-            msg = (
-                f"num_samples={num_samples} requires weights=. Without weights an epoch is the "
-                "whole dataset."
-            )
-            raise OptionError(msg)
-        return ShuffledOrder(length, seed) if shuffle else SequentialOrder(length, seed)
-    if num_samples is not None and not (type(num_samples) is int and num_samples >= 0):
-        msg = f"num_samples must be an int of at least 0, found {num_samples!r}."
-        raise OptionError(msg)
-    if shuffle:
-        msg = (
-            "shuffle=True conflicts with weights, which already give a random order. Remove one "
-            "of them."
-        )
-        raise OptionError(msg)
-    order = WeightedOrder(
-        weights,
-        length=length if num_samples is None else num_samples,
-        replacement=replacement,
-        seed=seed,
-    )
-    if len(order.weights) != length:
-        msg = f"weights must have one entry per sample: found {len(order.weights)} for {length}."
-        raise OptionError(msg)
-    return order
-
-
-def _checked_length(length: int) -> int:
-    if isinstance(length, bool) or not 0 <= length <= sys.maxsize:
-        msg = f"a sampler's length must be an int of at least 0, found {length!r}."
-        raise OptionError(msg)
-    return length
 
 
 def is_own(sampler: object) -> TypeGuard[ResumableSampler]:
@@ -518,8 +431,3 @@ def is_own(sampler: object) -> TypeGuard[ResumableSampler]:
         isinstance(sampler, ResumableSampler)
         and type(sampler).__iter__ is ResumableSampler.__iter__
     )
-
-
-def drawn_seed(generator: torch.Generator | None = None) -> int:
-    """Draw a seed from a torch generator, the global one by default."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

@@ -25,13 +25,12 @@ from dataporter.errors import (
 from dataporter.law.lane_states import lanes_to_state
 from dataporter.law.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
 from dataporter.loader.options import LoaderOptions, arguments_of
+from dataporter.ranks import Strategy
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import is_iterable
 from dataporter.sources.source import Resumption
 from dataporter.sources.torchdatas_sampler import GivenSampler, progress_of_sampler
-from dataporter.sources.users_sampler import epoch_of
-from dataporter.strategies import Strategy
 
 __all__ = [
     "BatchSampler",
@@ -145,7 +144,7 @@ class StatefulDataLoader(ResumableDataLoader[Sample_co]):
     def _load_place(self, found: TorchdataState) -> None:
         """Continue where a state of torchdata was taken, in an order without a sampler."""
         self._check_has_no_sampler(found)
-        epoch = epoch_of(self._source.epoch_holder)  # torchdata counts none: the user has told it
+        epoch = self._source.epoch_holder.epoch  # torchdata counts none: the user has told it
         steps = found.steps if found.lanes is not None else found.steps + found.steps_since
         samples, length = steps * (self.batch_size or 1), self._source.length
         changed: dict[str, Any] = {

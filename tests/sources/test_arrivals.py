@@ -17,10 +17,10 @@ from watching import until
 
 from dataporter import ResumableDataLoader, StateFormatError, StateMismatchError
 from dataporter.fetch import Fetcher
-from dataporter.law import Topology
+from dataporter.law import Ranks, Topology
 from dataporter.law.ranges import size_of
 from dataporter.samplers import ResumableSampler
-from dataporter.sources.planned import PlannedSource
+from dataporter.sources.planned import PlannedSource, ShownSampler
 from dataporter.sources.sampled import SampledSource
 from dataporter.sources.source import Source
 from dataporter.sources.users_sampler import UsersSampler
@@ -42,15 +42,14 @@ class Growing(Sampler):
 def source_of(kind: str, length: int, batch_size: int) -> Source:
     fetch = Fetcher(Ids(length), collate_fn=None)
     if kind == "own":
+        sampler = ResumableSampler(Ids(length), shuffle=True, seed=3)
         return PlannedSource(
             Ids(length),
             fetch,
-            ResumableSampler(Ids(length), shuffle=True, seed=3),
+            sampler.shared,
+            epochs=ShownSampler(sampler),
             batch_size=batch_size,
             tail="uneven",
-            seed_is_given=True,
-            follows_group=False,
-            seed_awaits_group=False,
             grows=False,
             in_order=False,
         )
@@ -67,7 +66,7 @@ def source_of(kind: str, length: int, batch_size: int) -> Source:
         UsersSampler(users, yields_batches=is_batches),
         batch_size=None if is_batches else batch_size,
         drop_last=False,
-        topology=Topology(),
+        ranks=Ranks(Topology()),
         seed=3,
         seed_is_given=True,
         in_order=False,

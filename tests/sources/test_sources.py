@@ -16,16 +16,14 @@ from dataporter.loader.options import LoaderOptions
 from dataporter.loader.wiring import make_source
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.source import Source
-from dataporter.strategies import resolve_strategy
 
 TAILS = ["pad", "drop", "uneven"]
 
 
 def source_of(dataset: Any, **options: Any) -> Source:
     chosen = LoaderOptions(dataset, **options)
-    strategy = resolve_strategy(None, chosen.rank, chosen.world_size)
     fetch = Fetcher(dataset, collate_fn=None)
-    return make_source(dataset, fetch, chosen, strategy, pipe_shuffle=None)[0]
+    return make_source(dataset, fetch, chosen, pipe_shuffle=None)[0]
 
 
 def read(source: Source, progress: Progress, steps: int = 10**6) -> tuple[list[Any], Progress]:

@@ -13,13 +13,15 @@ from dataporter.law.orders import (
     WeightedOrder,
 )
 from dataporter.law.permutation import Permutation
-from dataporter.law.plan import Plan, Tail, Topology, located
+from dataporter.law.plan import Plan, Tail, located
+from dataporter.law.ranks import Ranks, Topology
 
 __all__ = [
     "Order",
     "OrderedDataset",
     "Permutation",
     "Plan",
+    "Ranks",
     "SequentialOrder",
     "ShuffledOrder",
     "Tail",

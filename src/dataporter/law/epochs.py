@@ -13,6 +13,7 @@ The rules of passes and epochs, and nothing else:
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -32,24 +33,40 @@ class _Start:
 
 
 class Place:
-    """The place where a run stands, for all who want to know it."""
+    """The place where a run stands, for all who want to know it.
 
-    __slots__ = ("progress",)
+    Its cursor moves it, as long as there is one: a sampler that is given another position asks it.
+    """
+
+    __slots__ = ("_mover", "progress")
 
     def __init__(self, progress: Progress) -> None:
         # Read by state_dict() at any moment: replaced as a whole, never changed in place.
         self.progress = progress
+        self._mover: weakref.ref[Cursor] | None = None
+
+    @property
+    def mover(self) -> Cursor | None:
+        """The cursor of the run, None once it is gone."""
+        return None if self._mover is None else self._mover()
+
+    @mover.setter
+    def mover(self, cursor: Cursor) -> None:
+        self._mover = weakref.ref(cursor)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Place, (self.progress,)  # the cursor of a copy takes it over
 
 
-class Source(Protocol):
-    """The source of the passes, as far as a cursor asks it."""
+class Epochs(Protocol):
+    """The epochs of a source, as far as a cursor asks for them."""
 
     def fresh(self, epoch: int) -> Progress:
         """Say where the run stands at the start of an epoch that begins now."""
         ...
 
-    def at(self, start: Progress, position: int) -> Progress:
-        """Say where the run stands at a position of the epoch that begins with `start`."""
+    def at(self, progress: Progress, position: int) -> Progress:
+        """Say where the run stands at a position of the epoch of another progress."""
         ...
 
     def restore(self, progress: Progress) -> None:
@@ -66,10 +83,6 @@ class Source(Protocol):
 
     def take_back(self, progress: Progress) -> None:
         """A pass that was to begin at `progress` could not, whatever was drawn for it."""
-        ...
-
-    def tell_epoch(self, epoch: int, cursor: Cursor) -> None:
-        """The run stands where a cursor says, in an epoch."""
         ...
 
 
@@ -89,7 +102,7 @@ class Cursor:
     7
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Epochs) -> None:
         self._source = source
         self._start: _Start | None = _Start(progress=source.fresh(0))
         self._begun: _Start | None = None  # where the last pass was to begin
@@ -97,6 +110,7 @@ class Cursor:
         self._is_open = False  # a pass has begun since, and may have been broken off
         self._taken_back: Progress | None = None  # of a pass that could not begin
         self.place = Place(self._start.progress)
+        self.place.mover = self
         self._earlier: tuple[Progress, ...] = ()  # of this pass, before the last batches
         self._contents: Any = None
         self.loads = 0
@@ -111,7 +125,7 @@ class Cursor:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._source.tell_epoch(self.place.progress.epoch, self)  # this source is a copy too
+        self.place.mover = self
 
     @property
     def has_loaded_start(self) -> bool:

@@ -31,7 +31,8 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dataporter.errors import OptionError, OptionTypeError
+from dataporter.errors import OptionError
+from dataporter.law.ranks import Topology
 
 Tail = Literal["pad", "drop", "uneven"]
 # Numbers in [0, 1) by which ranks share positions; None if they share them by stride.
@@ -47,30 +48,6 @@ _SLACK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """One rank among `world_size` ranks."""
-
-    rank: int = 0
-    world_size: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("rank", "world_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                msg = f"{name} must be an int, found {value!r}."
-                raise OptionTypeError(msg)
-        if self.world_size < 1:
-            msg = f"world_size must be at least 1, found {self.world_size}."
-            raise OptionError(msg)
-        if not 0 <= self.rank < self.world_size:
-            msg = (
-                f"rank must be in [0, world_size), found rank {self.rank} "
-                f"with world_size {self.world_size}. Ranks count from 0."
-            )
-            raise OptionError(msg)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One rank's batches of an epoch of `length` positions, from any start.
 
@@ -81,7 +58,7 @@ class Plan:
 
     length: int
     batch_size: int
-    topology: Topology = Topology()
+    topology: Topology = Topology()  # noqa: RUF009  it is frozen
     tail: Tail = "pad"
     step_size: int = field(init=False)  # positions that one step of all ranks consumes
 

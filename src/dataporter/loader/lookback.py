@@ -25,7 +25,7 @@ from dataporter.sources.source import Source
 def contents_at(source: Source, epoch: int, position: int) -> Delivered:
     """Say which samples this rank has in the step that begins at a position."""
     check_int("position", position, least=0)
-    contents = source.contents_at(epoch, position)
+    contents = source.shared_epoch(epoch, position).first_contents(position)
     if not len(contents.positions):
         rank = source.topology.rank
         msg = (
@@ -44,7 +44,8 @@ def batch_at(source: Source, fetch: Fetcher, runner: Runner, epoch: int, positio
     fetch.begin_pass()
     batch = fetch(wanted)
     if type(batch) is Partial and batch.batch is EMPTY and source.topology.world_size > 1:
-        others = source.others_at(epoch, position)
+        shared = source.shared_epoch(epoch, position)
+        others = shared.of_others(shared.rest.start)
         found = of_another_rank(batch, fetch, others, source.topology, contents)
         batch = batch if found is None else found[1]
     batch = _there(batch, wanted)
@@ -55,7 +56,12 @@ def samples_at(
     source: Source, fetch: Fetcher, epoch: int, positions: int | Iterable[int]
 ) -> list[Any]:
     """Fetch samples by their positions; `fetch` makes lists of samples."""
-    wanted = source.samples_at(epoch, _checked(positions))
+    at = _checked(positions)
+    if not len(at):
+        return []
+    shared, _ = (source.shared_epoch(epoch, int(end)) for end in (at.min(), at.max()))
+    shared.check_are_there(at)
+    wanted = shared.samples(at)
     numbers = range(len(wanted.positions))
     each = (_one_of(wanted, number) for number in numbers)
     return [_only(_there(fetch(one), one)) for one in each]

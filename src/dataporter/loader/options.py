@@ -39,11 +39,11 @@ from dataporter.engine import (
 )
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.law import OrderedDataset, Tail
+from dataporter.ranks import Strategy
 from dataporter.requirement import require
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.lanes.datapipes import is_datapipe
 from dataporter.sources.lanes.fetcher import has_lanes, is_iterable
-from dataporter.strategies import Strategy
 from dataporter.system.processes import can_start_workers, usable_cores
 
 Sample_co = TypeVar("Sample_co", covariant=True)

@@ -9,22 +9,23 @@ from torch.utils.data import DataLoader
 from dataporter.engine import Runner, WorkerOptions
 from dataporter.errors import OptionError
 from dataporter.fetch import Fetcher, conversion_of
-from dataporter.law import OrderedDataset, Topology
+from dataporter.law import OrderedDataset, Ranks, Tail, Topology
 from dataporter.law.keys import checked_seed, key_as_int
 from dataporter.law.lane_states import Lanes
+from dataporter.law.shared_order import SharedOrder
 from dataporter.loader.options import LoaderOptions, as_device
-from dataporter.ranks import group_topology
-from dataporter.samplers import ResumableSampler, is_own
+from dataporter.ranks import agreed, choose_seed, find_ranks
+from dataporter.samplers import ResumableDistributedSampler, ResumableSampler, is_own
 from dataporter.sources.lanes.fetcher import LaneFetcher
 from dataporter.sources.lanes.indexed_source import IndexedLaneSource
 from dataporter.sources.lanes.iterable import Iterable
 from dataporter.sources.lanes.iterable_source import IterableSource
 from dataporter.sources.lanes.sharing import fresh_lanes, own_lanes
-from dataporter.sources.planned import PlannedSource, length_of
+from dataporter.sources.planned import PlannedSource, ShownSampler, length_of
+from dataporter.sources.readings import Reading
 from dataporter.sources.sampled import SampledSource
 from dataporter.sources.source import Source
 from dataporter.sources.users_sampler import UsersSampler
-from dataporter.strategies import ResumptionStrategy, agreed
 
 
 def make_fetcher(options: LoaderOptions[Any], dataset: Any) -> Fetcher:
@@ -64,7 +65,11 @@ def make_runner(options: LoaderOptions[Any]) -> Runner:
 
 
 def worker_options(
-    loader: DataLoader[Any], options: LoaderOptions[Any], source: Source, runner: Runner
+    loader: DataLoader[Any],
+    options: LoaderOptions[Any],
+    source: Source,
+    reading: Reading,
+    runner: Runner,
 ) -> WorkerOptions:
     """Say how many workers run a pass, and how; what torch lets users change is the loader's."""
     has_lanes = source.has_lanes
@@ -82,34 +87,33 @@ def worker_options(
         dataset=loader.dataset,
         pin_memory=loader.pin_memory or runner.copies_ahead,
         copies_ahead=runner.copies_ahead,
-        in_order=source.comes_in_order,
+        in_order=reading.in_order,
         has_places=has_lanes,
         ray_options=options.ray_options,
     )
 
 
 def make_source(
-    dataset: Any,
-    fetch: Fetcher,
-    options: LoaderOptions[Any],
-    strategy: ResumptionStrategy,
-    *,
-    pipe_shuffle: bool | None,
+    dataset: Any, fetch: Fetcher, options: LoaderOptions[Any], *, pipe_shuffle: bool | None
 ) -> tuple[Source, Any]:
     """Make the source of a loader; it, and the sampler that the loader is to show.
 
     `pipe_shuffle` is what was said of a DataPipe's shuffling.
     """
+    ranks = find_ranks(options.strategy, options.rank, options.world_size)
     if options.is_iterable:
-        return _iterable_source(dataset, fetch, options, strategy, pipe_shuffle), None
+        return _iterable_source(dataset, fetch, options, ranks, pipe_shuffle), None
     sampler = options.sampler
-    own = _own_sampler(dataset, options, strategy)
     source: PlannedSource | SampledSource
-    if own is not None:
+    if is_own(sampler):
+        _check_agrees(sampler, options, ranks)
+        source = _planned_source(dataset, fetch, options, sampler)
+    elif sampler is None and (options.batch_sampler is None or options.ordered_batches is not None):
+        own = _own_sampler(dataset, options, ranks)
         sampler = own if options.ordered_batches is None else None
-        source = _planned_source(dataset, fetch, options, strategy, own)
+        source = _planned_source(dataset, fetch, options, own)
     else:
-        source = _sampled_source(dataset, fetch, options, strategy)
+        source = _sampled_source(dataset, fetch, options, ranks)
     if not options.has_lanes:
         return source, sampler
     lanes = _fresh_lanes(options, source.topology)
@@ -118,15 +122,10 @@ def make_source(
 
 
 def _own_sampler(
-    dataset: Any, options: LoaderOptions[Any], strategy: ResumptionStrategy
-) -> ResumableSampler | None:
-    """Return the sampler of dataporter's own order; None where the user's sampler decides."""
-    if is_own(options.sampler):
-        told = strategy if options.rank is not None else None
-        return _agreeing(options.sampler, options.seed, told)
+    dataset: Any, options: LoaderOptions[Any], ranks: Ranks
+) -> ResumableDistributedSampler:
+    """Return the sampler that shows dataporter's own order."""
     batches = options.ordered_batches
-    if options.sampler is not None or (options.batch_sampler is not None and batches is None):
-        return None
     length = length_of(dataset)
     if options.shuffle and not length:
         msg = (
@@ -135,61 +134,53 @@ def _own_sampler(
         )
         raise OptionError(msg)
     brings = dataset if batches is None else batches
-    sampler = strategy.create_sampler(
+    shared = SharedOrder(
         brings if isinstance(brings, OrderedDataset) else length,
+        ranks,
         shuffle=bool(options.shuffle if batches is None else getattr(batches, "shuffle", True)),
-        seed=options.seed,
-        tail=options.tail or ("drop" if options.drops_last else "pad"),
-        generator=options.generator,
-        joins=True,
+        seed=_chosen_seed(options, ranks),
+        seed_is_given=options.seed is not None,
     )
-    sampler.order_for(sampler.topology.world_size * (options.batch_size or 1))
-    return sampler
+    shared.ask_again(options.batch_size or 1)
+    return ResumableDistributedSampler.of(shared, _tail_of(options, "pad"))
 
 
-def _agreeing(
-    sampler: ResumableSampler, seed: int | None, told: ResumptionStrategy | None
-) -> ResumableSampler:
-    """Return a sampler that the loader's other arguments do not contradict."""
+def _check_agrees(sampler: ResumableSampler, options: LoaderOptions[Any], ranks: Ranks) -> None:
+    """Raise if the loader's other arguments contradict a sampler; let ranks agree on its seed."""
+    seed = options.seed
     if seed is not None and seed != sampler.seed:
         msg = f"seed={seed} contradicts the sampler's seed={sampler.seed}. Give it to one of them."
         raise OptionError(msg)
-    if told is not None and told.topology() != sampler.topology:
-        msg = f"{told.topology()} contradicts the sampler's {sampler.topology}. Remove one of them."
+    if options.rank is not None and ranks.topology != sampler.topology:
+        msg = f"{ranks.topology} contradicts the sampler's {sampler.topology}. Remove one of them."
         raise OptionError(msg)
-    group = group_topology()
-    is_drawn = not (sampler.seed_is_given or sampler.is_positioned)
-    if is_drawn and group is not None and group.world_size > 1:
+    if not (sampler.seed_is_given or sampler.is_positioned):
         sampler.seed = agreed(sampler.seed)
-    return sampler
 
 
 def _planned_source(
-    dataset: Any,
-    fetch: Fetcher,
-    options: LoaderOptions[Any],
-    strategy: ResumptionStrategy,
-    sampler: ResumableSampler,
+    dataset: Any, fetch: Fetcher, options: LoaderOptions[Any], sampler: ResumableSampler
 ) -> PlannedSource:
-    is_users = options.sampler is not None
+    has_batches = options.ordered_batches is not None
+    brings_order = isinstance(dataset, OrderedDataset) or has_batches
     return PlannedSource(
         dataset,
         fetch,
-        sampler,
-        batch_size=options.batch_size if options.ordered_batches is None else None,
-        tail=options.tail or ("drop" if options.drops_last else sampler.tail),
-        seed_is_given=sampler.seed_is_given if is_users else options.seed is not None,
-        follows_group=strategy.follows_group and not is_users,
-        seed_awaits_group=strategy.seed_awaits_group and not is_users,
-        grows=not is_users
-        and not isinstance(dataset, OrderedDataset)
-        and options.ordered_batches is None,
+        sampler.shared,
+        epochs=ShownSampler(sampler),
+        batch_size=None if has_batches else options.batch_size,
+        tail=_tail_of(options, sampler.tail),
+        grows=options.sampler is None and not brings_order,
         in_order=options.keeps_order,
     )
 
 
+def _tail_of(options: LoaderOptions[Any], default: Tail) -> Tail:
+    return options.tail or ("drop" if options.drops_last else default)
+
+
 def _sampled_source(
-    dataset: Any, fetch: Fetcher, options: LoaderOptions[Any], strategy: ResumptionStrategy
+    dataset: Any, fetch: Fetcher, options: LoaderOptions[Any], ranks: Ranks
 ) -> SampledSource:
     yields_batches = options.batch_sampler is not None
     sampler = options.batch_sampler if yields_batches else options.sampler
@@ -199,8 +190,8 @@ def _sampled_source(
         UsersSampler(sampler, yields_batches=yields_batches),
         batch_size=None if yields_batches else options.batch_size,
         drop_last=options.drops_last,
-        topology=strategy.topology(),
-        seed=_chosen_seed(options, strategy),
+        ranks=ranks,
+        seed=_chosen_seed(options, ranks),
         seed_is_given=options.seed is not None,
         in_order=options.keeps_order,
     )
@@ -210,10 +201,10 @@ def _iterable_source(
     dataset: Any,
     fetch: Fetcher,
     options: LoaderOptions[Any],
-    strategy: ResumptionStrategy,
+    ranks: Ranks,
     pipe_shuffle: bool | None,
 ) -> IterableSource:
-    seed, topology = _chosen_seed(options, strategy), strategy.topology()
+    seed, topology = _chosen_seed(options, ranks), ranks.topology
     lanes = _fresh_lanes(options, topology)
     iterable = Iterable(
         dataset,
@@ -227,12 +218,10 @@ def _iterable_source(
         dataset,
         _lane_fetch(dataset, fetch, options, lanes, topology),
         lanes,
-        topology=topology,
+        ranks=ranks,
         seed=seed,
         splits=options.lanes is not None,
         ends_together=options.tail == "drop",
-        follows_group=strategy.follows_group,
-        seed_awaits_group=strategy.seed_awaits_group,
         in_order=options.in_order,
         batch_size=options.batch_size,
         seed_is_given=options.seed is not None,
@@ -278,7 +267,7 @@ def _lane_fetch(
     )
 
 
-def _chosen_seed(options: LoaderOptions[Any], strategy: ResumptionStrategy) -> int:
+def _chosen_seed(options: LoaderOptions[Any], ranks: Ranks) -> int:
     if options.seed is None:
-        return strategy.choose_seed(options.generator)
+        return choose_seed(ranks, options.generator)
     return checked_seed(options.seed, optional=True)

@@ -22,7 +22,7 @@ from dataporter.fetch.tasks import Samples, Task
 from dataporter.law import Topology
 from dataporter.layout import counted
 from dataporter.sources.delivered import Delivered
-from dataporter.sources.source import Contents
+from dataporter.sources.readings import Contents
 
 # The batches of the other ranks in a step; None where a sampler of the user's own decides.
 Others: TypeAlias = Iterator[Samples] | None

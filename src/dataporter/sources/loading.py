@@ -46,13 +46,7 @@ def resumption(
         saved, progress = _from_place(source, state)
     else:
         saved, progress = source.parse(state)
-        present = replace(source.identity(), order=source.order_id_from(saved.order))
-        if not source.seed_is_given:
-            present = replace(present, seed=saved.seed)
-        if source.rank_may_differ:
-            present = replace(present, rank=saved.rank)
-        if source.order_names_data:  # it may have more data now
-            present = replace(present, num_samples=saved.num_samples, fingerprint=saved.fingerprint)
+        present = source.identity_after(saved)
         found += mismatches(saved, present, world_may_change=source.world_may_change)
     if progress.lanes is not None and not source.has_lanes:
         found.append(_LANES_UNREAD)
@@ -75,10 +69,10 @@ def resumption(
 
 def _from_place(source: Source, state: Any) -> tuple[Identity, Progress]:
     """Read a position in the source's own order: there is nothing to compare it with."""
-    if source.what_a_place_lacks is not None:
+    if source.place_lacks is not None:
         msg = (
             f"the state holds only a position, and this loader needs the state of "
-            f"{source.what_a_place_lacks} too. Pass the whole dict that state_dict() returned, or "
+            f"{source.place_lacks} too. Pass the whole dict that state_dict() returned, or "
             "begin the epoch anew."
         )
         raise StateFormatError(msg)

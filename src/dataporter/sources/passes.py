@@ -22,7 +22,8 @@ from dataporter.law.epochs import Cursor
 from dataporter.law.state import Progress
 from dataporter.layout import counted
 from dataporter.sources.left_out import left_out_of
-from dataporter.sources.source import Result, Source
+from dataporter.sources.readings import Result
+from dataporter.sources.source import Source
 from dataporter.sources.tally import Tallies, size_of
 
 _log = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ class Pass(Iterator[Any]):
         nothing may remain of the loaded epoch: then it is the next one.
         """
         self._resumed_by_trainer = False
-        told = None if self._was_loaded else self._source.epoch_told()
+        told = None if self._was_loaded else self._source.epoch_holder.told_by_others()
         if told is not None:
             self._cursor.set_epoch(told)
             self._begin()

@@ -17,15 +17,15 @@ from dataporter.errors import StateMismatchError, StateMismatchWarning
 from dataporter.fetch import Fetcher, Partial
 from dataporter.fetch.randomness import EpochKeys
 from dataporter.fetch.tasks import Samples, Task
-from dataporter.law import Topology
+from dataporter.law import Ranks, Topology
 from dataporter.law.keys import key_as_int
 from dataporter.law.ranges import beyond
-from dataporter.law.state import Progress
-from dataporter.sources.arrivals import as_they_come
+from dataporter.law.state import Identity, Progress
 from dataporter.sources.delivered import Delivered
 from dataporter.sources.drawing import Drawing, Isolated, Shared
 from dataporter.sources.left_out import without_left_out
-from dataporter.sources.source import Reading, Result, Resumption, Source
+from dataporter.sources.readings import Reading, Result, as_they_come
+from dataporter.sources.source import EpochHolder, Resumption, Source
 from dataporter.sources.users_sampler import Drawer, UsersSampler, is_torchs_batch_sampler
 from dataporter.user_warnings import warn_user
 
@@ -44,16 +44,21 @@ class SampledSource(Source):
         *,
         batch_size: int | None,
         drop_last: bool,
-        topology: Topology,
+        ranks: Ranks,
         seed: int,
         seed_is_given: bool,
         in_order: bool,
     ) -> None:
-        super().__init__(dataset, batch_size=batch_size, seed_is_given=seed_is_given)
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            seed_is_given=seed_is_given,
+            epochs=EpochHolder(sampler.epoch_target),
+        )
         self._fetch = fetch
         self._sampler = sampler
         self._seed = seed
-        self._topology = sampler.topology() or topology
+        self._topology = sampler.topology() or ranks.topology
         self._in_order = in_order
         self._newest = Drawer()  # of the pass that began last
         self._drawn_from: Any = sampler.outermost
@@ -69,7 +74,8 @@ class SampledSource(Source):
         # does not know its rank may be another one on each.
         knows_rank = sampler.topology() is not None
         self.states_differ = self._yields_batches or (sampler.is_stateful and not knows_rank)
-        self.rank_may_differ = not sampler.is_stateful
+        self._rank_may_differ = not sampler.is_stateful
+        self.place_lacks = "its sampler" if sampler.is_stateful else None
         self._loaded_rank: int | None = self._topology.rank
 
     @property
@@ -80,14 +86,8 @@ class SampledSource(Source):
     def topology(self) -> Topology:
         return self._topology
 
-    @property
-    def order_id(self) -> str:
-        return self._sampler.order_id()
-
-    @property
-    def comes_in_order(self) -> bool:
-        # One rank's state holds for all, and cannot say what the others have delivered ahead.
-        return self._in_order or self._topology.world_size > 1
+    def identity(self) -> Identity:
+        return self._identity(self._sampler.order_id())
 
     def fresh(self, epoch: int) -> Progress:
         self._sampler.draw_for(None)
@@ -101,14 +101,16 @@ class SampledSource(Source):
 
     _holder_of_state = "the sampler"
 
-    def at(self, start: Progress, position: int) -> Progress:
-        if self._sampler.is_stateful or (position and self._counts_batches):
-            return super().at(start, position)
+    def at(self, progress: Progress, position: int) -> Progress:
+        if position == 0:
+            return self._start_of(progress)
+        if self._sampler.is_stateful or self._counts_batches:
+            return super().at(progress, position)
         step = self._size * self._topology.world_size
+        start = super().at(progress, 0)
         return start._replace(samples_processed=position, batches_processed=-(-position // step))
 
-    def start_of(self, progress: Progress) -> Progress:
-        start = super().start_of(progress)
+    def _start_of(self, progress: Progress) -> Progress:
         moved = progress.samples_processed or progress.batches_processed or progress.finished
         drawn_from = progress.sampler is not None or progress.rng_state is not None
         if drawn_from and (progress.finished or (moved and self._sampler.is_stateful)):
@@ -118,7 +120,7 @@ class SampledSource(Source):
                 "or begin another epoch."
             )
             raise StateMismatchError(msg)
-        return start
+        return super().at(progress, 0)
 
     @property
     def _draws_at_once(self) -> int:
@@ -141,10 +143,6 @@ class SampledSource(Source):
         # begin one after the other differ.
         self._begin_drawing(progress, None, least=1)
 
-    @property
-    def what_a_place_lacks(self) -> str | None:
-        return "its sampler" if self._sampler.is_stateful else None
-
     def restore(self, progress: Progress) -> None:
         self._sampler.restore(progress.sampler, progress.rng_state)
 
@@ -162,10 +160,6 @@ class SampledSource(Source):
     def _counts_batches(self) -> bool:
         """True if batches are what all ranks have consumed equally many of."""
         return self._yields_batches and self._topology.world_size > 1
-
-    @property
-    def epoch_holder(self) -> Any:
-        return self._sampler.epoch_target()
 
     def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
         self._newest = self._sampler.handed_over()
@@ -193,7 +187,9 @@ class SampledSource(Source):
             progress=progress,
             received=received,
         )
-        return reading if self.comes_in_order else as_they_come(reading)
+        # One rank's state holds for all, and cannot say what the others have delivered ahead.
+        in_order = self._in_order or self._topology.world_size > 1
+        return reading if in_order else as_they_come(reading)
 
     def _tasks(
         self, start: Progress, drawer: Drawer, led_to: dict[int, Progress]

@@ -4,45 +4,27 @@ It knows which data this is, in which order and for which ranks (`identity`), wh
 and end (`fresh`, `ended`), the tasks that remain of one (`begin`), and what a saved progress means
 here (`admit`, `restore`). There are three: `planned` follows dataporter's own order, `sampled` a
 sampler of the user's own, `lanes` reads iterables and datasets with a state.
+
+A cursor asks a source where passes begin and end. A source knows no cursor.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from dataporter.errors import OptionError
-from dataporter.fetch import Fetches
-from dataporter.fetch.tasks import Renew, Samples, Task
 from dataporter.law import Plan, Tail, Topology
-from dataporter.law.epochs import Cursor
+from dataporter.law.epochs import Place
 from dataporter.law.explanation import Explanation
 from dataporter.law.rest import Excluded
 from dataporter.law.state import Identity, Progress, parse_state
-from dataporter.sources.delivered import Delivered
 from dataporter.sources.fingerprint import Fingerprint, dataset_length
+from dataporter.sources.readings import Reading
+from dataporter.sources.shared_epoch import SharedEpoch
 from dataporter.sources.users_sampler import epoch_of
-
-# Says what a batch consists of; asked only if somebody wants to know. None for a stream.
-Contents: TypeAlias = tuple[Callable[[Task], Delivered], Task] | None
-# A batch, where the run stands once it is delivered, and what it consists of.
-Result: TypeAlias = tuple[tuple[Progress, Contents], Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """The rest of an epoch: its tasks, their fetcher, and the progress after each delivery."""
-
-    tasks: Iterator[Task]
-    fetch: Fetches
-    progress: Progress  # where the run stands before the first of them
-    received: Callable[[Task, Any], Result]  # called for each result of an engine, in its order
-    renew: Renew | None = None
 
 
 class Resumption(NamedTuple):
@@ -56,23 +38,70 @@ class Resumption(NamedTuple):
     rank: int | None = None  # the one that the state is of, where ranks have different states
 
 
+class EpochHolder:
+    """The sampler or dataset that wants to be told the epoch, as torch's DistributedSampler does.
+
+    Others may tell it one too: users and trainers do. `find` returns it, None if there is none.
+    """
+
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self._find = find
+        self._mark: int | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that it was told last, None if it does not say."""
+        return epoch_of(self._find())
+
+    def start(self) -> tuple[int, int | None]:
+        """Return the epoch, and the position if it has one, to which it was put before."""
+        return self.epoch or 0, None
+
+    def attach(self, place: Place) -> None:
+        """Take note of the place where the run stands from now on."""
+
+    def tell(self, epoch: int) -> None:
+        """Tell it the epoch of the run."""
+        holder = self._find()
+        if holder is not None:
+            holder.set_epoch(epoch)
+        self.note_told()
+
+    def note_told(self) -> None:
+        """Take note that it has the loader's epoch."""
+        self._mark = self._seen()
+
+    def told_by_others(self) -> int | None:
+        """The epoch that somebody else has told it since, None if nobody."""
+        return None if self._mark == self._seen() else self.epoch
+
+    def _seen(self) -> int | None:
+        """A value that changes when it is told an epoch."""
+        return self.epoch
+
+
 class Source(ABC):
     """The source of a loader's passes over one dataset."""
 
     world_may_change = False  # whether a state goes on with another number of ranks
     states_differ = False  # from rank to rank
-    rank_may_differ = True  # whether one rank goes on from another's state
     has_lanes = False
     shuffle = False
     tail: Tail = "uneven"  # what becomes of samples that do not fill a step
+    place_lacks: str | None = None  # the state that a position alone lacks here
 
-    def __init__(self, dataset: Any, *, batch_size: int | None, seed_is_given: bool) -> None:
+    _rank_may_differ = True  # whether one rank goes on from another's state
+    _holder_of_state = "the dataset"
+
+    def __init__(
+        self, dataset: Any, *, batch_size: int | None, seed_is_given: bool, epochs: EpochHolder
+    ) -> None:
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed_is_given = seed_is_given
+        self.epoch_holder = epochs
         self._fingerprint = Fingerprint(dataset)
         self._num_samples = dataset_length(dataset)
-        self._epoch_mark: int | None = None
 
     # Which data, in which order, for whom
 
@@ -87,20 +116,6 @@ class Source(ABC):
         """This rank, and how many there are."""
 
     @property
-    @abstractmethod
-    def order_id(self) -> str:
-        """The name of the order, with everything that decides it but the seed."""
-
-    def order_id_from(self, saved: str) -> str:
-        """Return the name of the order once it has taken over the parameters in a saved name."""
-        return self.order_id
-
-    @property
-    def order_names_data(self) -> bool:
-        """True if the name of the order names the data too."""
-        return False
-
-    @property
     def plan(self) -> Plan | None:
         """The plan by which ranks share an epoch; None if the order is not dataporter's."""
         return None
@@ -110,19 +125,18 @@ class Source(ABC):
         """Positions of the epoch that the state speaks of, None where that is not known."""
         return self._num_samples
 
-    @property
-    def num_samples(self) -> int | None:
-        """Samples of the dataset, None where it does not say."""
-        return self._num_samples
-
+    @abstractmethod
     def identity(self) -> Identity:
         """The source's half of a state."""
-        num_samples, length = self.num_samples, self.length
+
+    def _identity(self, order: str) -> Identity:
+        """The identity by an order's name, which tells all that decides it but the seed."""
+        num_samples, length = self._num_samples, self.length
         rank, world_size = self.topology.rank, self.topology.world_size
         return Identity(
             seed=self.seed,
             shuffle=self.shuffle,
-            order=self.order_id,
+            order=order,
             num_samples=num_samples,
             fingerprint=self._fingerprint(),
             batch_size=self.batch_size,
@@ -131,23 +145,27 @@ class Source(ABC):
             length=None if length == num_samples else length,
         )
 
+    def identity_after(self, saved: Identity) -> Identity:
+        """The identity once this source has taken over what it may of a saved one."""
+        identity = self.identity()
+        return replace(
+            identity,
+            seed=self.seed if self.seed_is_given else saved.seed,
+            rank=saved.rank if self._rank_may_differ else identity.rank,
+        )
+
     def explained(self, progress: Progress) -> Explanation:
         """Put where the run stands into words."""
         return Explanation(identity=self.identity(), progress=progress, tail=self.tail)
 
-    @property
-    def comes_in_order(self) -> bool:
-        """True if batches are delivered in order, not as they come."""
-        return True
-
-    def join_process_group(self) -> None:
-        """Agree with the ranks of a process group that came up after this source was made."""
-
-    def look_again(self) -> None:
-        """Take note that a pass begins: the dataset may have changed since the last."""
-        self._fingerprint.look_again()
-
     # Epochs
+
+    def prepare(self) -> None:
+        """Take note that a pass is about to begin: ranks and data may have changed.
+
+        All ranks of a process group that came up since agree on a drawn seed.
+        """
+        self._fingerprint.look_again()
 
     @abstractmethod
     def fresh(self, epoch: int) -> Progress:
@@ -157,30 +175,19 @@ class Source(ABC):
     def ended(self, progress: Progress) -> Progress:
         """Return the progress once the epoch of `progress` has run to its end."""
 
-    def at(self, start: Progress, position: int) -> Progress:
-        """Return the progress at a position of the epoch that begins with `start`, or raise."""
-        msg = (
-            f"position={position} cannot be sought: only the state of {self._holder_of_state} says "
-            "where its samples are. Seek the start of an epoch (position=0), or load a state."
-        )
-        raise OptionError(msg)
-
-    _holder_of_state = "the dataset"
-
-    def start_of(self, progress: Progress) -> Progress:
-        """Return the progress at the start of the epoch of a saved one, or raise."""
+    def at(self, progress: Progress, position: int) -> Progress:
+        """Return the progress at a position of the epoch of another one, or raise."""
+        if position:
+            msg = (
+                f"position={position} cannot be sought: only the state of {self._holder_of_state} "
+                "says where its samples are. Seek the start of an epoch (position=0), or load a "
+                "state."
+            )
+            raise OptionError(msg)
         return progress._replace(samples_processed=0, batches_processed=0, finished=False, ahead=())
 
-    def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> Samples:
-        """Return what is fetched at positions of an epoch, or raise."""
-        raise OptionError(self._no_positions)
-
-    def contents_at(self, epoch: int, position: int) -> Delivered:
-        """Say what this rank's batch of the step that begins at a position holds, or raise."""
-        raise OptionError(self._no_positions)
-
-    def others_at(self, epoch: int, position: int) -> Iterator[Samples]:
-        """Yield the other ranks' batches of the step that begins at a position, or raise."""
+    def shared_epoch(self, epoch: int, position: int) -> SharedEpoch:
+        """Return what remains of an epoch from a position on, or raise."""
         raise OptionError(self._no_positions)
 
     def exclude(self, epoch: int, start: int, stop: int) -> None:
@@ -212,20 +219,11 @@ class Source(ABC):
         `same_workers` says that the worker processes which ran the last pass run this one.
         """
 
-    def together(self, results: Iterator[Result]) -> Iterator[Result]:
-        """Return results as all ranks deliver them."""
-        return results
-
     # Loading
 
     def parse(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Any:
         """Read a state: its identity and its progress."""
         return parse_state(state)
-
-    @property
-    def what_a_place_lacks(self) -> str | None:
-        """The state that a position alone lacks here; None if a position says all."""
-        return None
 
     def admit(
         self, progress: Progress, saved: Identity, *, same_data: bool, strict: bool
@@ -245,36 +243,3 @@ class Source(ABC):
     @abstractmethod
     def resume(self, at: Resumption) -> None:
         """Take over a state: `restore` its progress, its seed and its length."""
-
-    # Who is told the epoch
-
-    @property
-    def epoch_holder(self) -> Any:
-        """The sampler or dataset that wants to be told the epoch, None if there is none."""
-        return None
-
-    def follow_sampler(self, cursor: Cursor) -> None:
-        """Begin where the sampler or dataset was put before the loader was built."""
-        if epoch := epoch_of(self.epoch_holder):
-            cursor.set_epoch(epoch)
-
-    def tell_epoch(self, epoch: int, cursor: Cursor) -> None:
-        """Tell the sampler or dataset the epoch, as torch's DistributedSampler has to be told.
-
-        The cursor knows the rest of where the run stands.
-        """
-        if self.epoch_holder is not None:
-            self.epoch_holder.set_epoch(epoch)
-        self.note_epoch_told()
-
-    def note_epoch_told(self) -> None:
-        """Take note that the sampler or dataset has the loader's epoch."""
-        self._epoch_mark = self._mark()
-
-    def epoch_told(self) -> int | None:
-        """The epoch that somebody else has told the sampler or dataset since, None if nobody."""
-        return None if self._epoch_mark == self._mark() else epoch_of(self.epoch_holder)
-
-    def _mark(self) -> int | None:
-        """A value that changes when the sampler or dataset is told an epoch."""
-        return epoch_of(self.epoch_holder)

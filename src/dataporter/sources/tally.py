@@ -22,7 +22,7 @@ import torch
 
 from dataporter.fetch.tasks import Task
 from dataporter.law.state import Progress
-from dataporter.sources.source import Contents
+from dataporter.sources.readings import Contents
 
 _SELDOM = 25_000_000  # ns between two measurements, at least: one takes up to 20,000
 _MOST_UNMEASURED = 1023  # batches between two measurements

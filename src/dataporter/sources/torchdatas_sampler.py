@@ -21,7 +21,6 @@ from dataporter.law.torchdata_state import TorchdataState
 from dataporter.sources.source import Source
 from dataporter.sources.users_sampler import (
     chain_of,
-    epoch_of,
     has_state,
     is_put_back_by_state,
     is_torchs_batch_sampler,
@@ -42,7 +41,7 @@ def progress_of_sampler(found: TorchdataState, source: Source, sampler: GivenSam
     The sampler is elsewhere then: the progress says where it has to be put. If this fails, it is
     where it was.
     """
-    epoch = epoch_of(source.epoch_holder) or 0  # torchdata counts none: the user has told it
+    epoch = source.epoch_holder.epoch or 0  # torchdata counts none: the user has told it
     before = source.fresh(epoch)
     generators = capture()
     try:

@@ -1,12 +1,11 @@
 """Strategies that find this process's rank and choose its sampler."""
 
+from dataporter.ranks import Strategy
 from dataporter.strategies.strategies import (
     DistributedStrategy,
     ResumptionStrategy,
     SimpleStrategy,
-    Strategy,
     UnifiedResumptionStrategy,
-    agreed,
     resolve_strategy,
 )
 
@@ -16,6 +15,5 @@ __all__ = [
     "SimpleStrategy",
     "Strategy",
     "UnifiedResumptionStrategy",
-    "agreed",
     "resolve_strategy",
 ]

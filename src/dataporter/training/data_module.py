@@ -28,10 +28,10 @@ from dataporter.errors import (
 )
 from dataporter.law import ShuffledOrder
 from dataporter.law.keys import checked_seed, key_as_int
+from dataporter.ranks import choose_seed, find_ranks
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.fingerprint import dataset_length
 from dataporter.sources.lanes import has_lanes, is_iterable
-from dataporter.strategies import resolve_strategy
 from dataporter.training.factory import DataLoaderConfig, DataLoaderFactory
 from dataporter.training.registry import CollatorRegistry, DefaultCollator, TaskSpec
 from dataporter.training.tensor_collator import TensorCollator, is_list_of_numbers, is_tensor
@@ -119,8 +119,7 @@ class UniversalDataModule:
         _check_data("train_data", train_data)
         if val_data is not None:
             _check_data("val_data", val_data)
-        strategy = resolve_strategy(None)  # lets the ranks agree on a drawn seed
-        self.seed = strategy.choose_seed() if seed is None else checked_seed(seed, optional=True)
+        self.seed = choose_seed(find_ranks()) if seed is None else checked_seed(seed, optional=True)
         self.task_spec = task_spec
         self.tokenizer = tokenizer
         self.val_split = val_split if val_data is None else 0.0

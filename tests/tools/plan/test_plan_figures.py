@@ -13,7 +13,7 @@ from dataporter.shards.formats.format import ReadOptions
 from dataporter.shards.formats.jsonl import JsonLinesFormat
 from dataporter.shards.formats.parquet import ParquetFormat
 from dataporter.shards.storage.stored import Url
-from dataporter.sources.planned import steps_announced
+from dataporter.sources.shared_epoch import steps_announced
 from dataporter.tools.plan.figures import figures_of
 from dataporter.tools.plan.planned_run import (
     PlannedRun,

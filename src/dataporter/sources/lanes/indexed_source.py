@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from dataporter.law import Plan, Topology
-from dataporter.law.epochs import Cursor
 from dataporter.law.lane_states import Lanes
 from dataporter.law.state import Identity, Progress
 from dataporter.sources.lanes.fetcher import LaneFetcher
 from dataporter.sources.lanes.source import LaneSource, with_share
-from dataporter.sources.source import Reading, Resumption, Source
+from dataporter.sources.readings import Reading
+from dataporter.sources.source import Resumption, Source
 
 
 class IndexedLaneSource(LaneSource):
@@ -27,10 +28,11 @@ class IndexedLaneSource(LaneSource):
             lanes,
             batch_size=inner.batch_size,
             seed_is_given=inner.seed_is_given,
+            epochs=inner.epoch_holder,
             **common,
         )
         self._inner = inner
-        self.tail = inner.tail
+        self.shuffle, self.tail = inner.shuffle, inner.tail
         # It cannot be read again to where it was, so its state is taken at every step.
         self._every = 1
 
@@ -39,48 +41,29 @@ class IndexedLaneSource(LaneSource):
         return self._inner.seed
 
     @property
-    def shuffle(self) -> bool:  # type: ignore[override]  # a constant elsewhere
-        return self._inner.shuffle
-
-    @property
     def topology(self) -> Topology:
         return self._inner.topology
-
-    @property
-    def order_id(self) -> str:
-        return self._inner.order_id
-
-    def order_id_from(self, saved: str) -> str:
-        return self._inner.order_id_from(saved)
 
     @property
     def plan(self) -> Plan | None:
         return self._inner.plan
 
     @property
-    def num_samples(self) -> int | None:
-        return self._inner.num_samples
-
-    @property
     def length(self) -> int | None:
         return self._inner.length
 
-    @property
-    def epoch_holder(self) -> Any:
-        return self._inner.epoch_holder
+    def identity(self) -> Identity:
+        return self._of_this_rank(self._inner.identity())
 
-    def follow_sampler(self, cursor: Cursor) -> None:
-        self._inner.follow_sampler(cursor)
+    def identity_after(self, saved: Identity) -> Identity:
+        return self._of_this_rank(self._inner.identity_after(saved))
 
-    def tell_epoch(self, epoch: int, cursor: Cursor) -> None:
-        self._inner.tell_epoch(epoch, cursor)
-        self.note_epoch_told()
+    def _of_this_rank(self, identity: Identity) -> Identity:
+        here = self.topology
+        return replace(identity, rank=here.rank if here.world_size > 1 else None)
 
-    def _mark(self) -> int | None:
-        return self._inner._mark()  # noqa: SLF001  our own
-
-    def join_process_group(self) -> None:
-        self._inner.join_process_group()
+    def prepare(self) -> None:
+        self._inner.prepare()
 
     def fresh(self, epoch: int) -> Progress:
         return self._inner.fresh(epoch)._replace(lanes=self._lanes)
@@ -89,9 +72,9 @@ class IndexedLaneSource(LaneSource):
         self._end_lanes(progress)
         return self._inner.ended(progress)
 
-    def start_of(self, progress: Progress) -> Progress:
-        lanes = super().start_of(progress).lanes
-        return self._inner.start_of(progress)._replace(lanes=lanes)
+    def at(self, progress: Progress, position: int) -> Progress:
+        lanes = super().at(progress, position).lanes
+        return self._inner.at(progress, position)._replace(lanes=lanes)
 
     def num_batches(self) -> int:
         return self._inner.num_batches()

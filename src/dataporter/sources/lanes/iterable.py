@@ -44,7 +44,6 @@ class Iterable:
         order = f"lanes of {type(self._dataset).__qualname__}"
         return order if self._shuffle is None else f"{order}, shuffle={self._shuffle}"
 
-    @property
     def epoch_holder(self) -> Any:
         """The dataset, if it wants to be told the epoch."""
         tellable = callable(getattr(self._dataset, "set_epoch", None))

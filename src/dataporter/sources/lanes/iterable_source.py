@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dataporter.errors import TopologyError
-from dataporter.law import Topology
+from dataporter.law import Ranks, Topology
 from dataporter.law.lane_states import Lanes, LaneState
 from dataporter.law.state import Identity, Progress, merged, parse_state
-from dataporter.ranks import check_who_shares, data_topology, group_topology
+from dataporter.ranks import agreed, check_who_shares, data_topology, is_several
 from dataporter.sources.lanes.datapipes import is_shared_out, unwrapped
 from dataporter.sources.lanes.fetcher import LaneFetcher
 from dataporter.sources.lanes.iterable import Iterable
 from dataporter.sources.lanes.reading import lanes_of
 from dataporter.sources.lanes.sharing import Together, check_reading_again, own_lanes
 from dataporter.sources.lanes.source import LaneSource, with_share
-from dataporter.sources.source import Reading, Result, Resumption
-from dataporter.strategies import agreed
+from dataporter.sources.readings import Reading
+from dataporter.sources.source import EpochHolder, Resumption
 
 
 class IterableSource(LaneSource):
@@ -30,26 +31,23 @@ class IterableSource(LaneSource):
         fetch: LaneFetcher,
         lanes: Lanes,
         *,
-        topology: Topology,
+        ranks: Ranks,
         seed: int,
         splits: bool,
         ends_together: bool,
-        follows_group: bool,
-        seed_awaits_group: bool,
         in_order: bool,
         **common: Any,
     ) -> None:
-        super().__init__(dataset, fetch, lanes, **common)
+        super().__init__(dataset, fetch, lanes, epochs=EpochHolder(iterable.epoch_holder), **common)
         self._iterable = iterable
         self.tail = iterable.tail
-        self._topology = topology
+        self._ranks = ranks
+        self._topology = ranks.topology  # lanes were dealt to it
         self._seed = seed
         self._splits = self.world_may_change = splits
         self.states_differ = not splits
         self._ends_together = ends_together
         self._together = Together()
-        self._follows_group = follows_group
-        self._seed_awaits_group = seed_awaits_group
         self._in_order = in_order
 
     @property
@@ -60,27 +58,18 @@ class IterableSource(LaneSource):
     def topology(self) -> Topology:
         return self._topology
 
-    @property
-    def order_id(self) -> str:
-        return self._iterable.order_id
+    def identity(self) -> Identity:
+        return self._identity(self._iterable.order_id)
 
-    @property
-    def comes_in_order(self) -> bool:
-        return self._in_order
-
-    @property
-    def epoch_holder(self) -> Any:
-        return self._iterable.epoch_holder
-
-    def join_process_group(self) -> None:
-        group = group_topology()
-        if group is None or group.world_size == 1:
+    def prepare(self) -> None:
+        super().prepare()
+        if not is_several():
             return
-        if self._follows_group:
+        if self._ranks.follow_group:
             self._check_share()
-        if self._seed_awaits_group and not self.seed_is_given:
+        if self._ranks.seed_is_open and not self.seed_is_given:
             self._seed = agreed(self._seed)
-        self._seed_awaits_group = False
+        self._ranks = replace(self._ranks, seed_is_open=False)
 
     def _check_share(self) -> None:
         """Raise if this rank's lanes are not those of the ranks that share the data now."""
@@ -110,14 +99,12 @@ class IterableSource(LaneSource):
         return self._iterable.num_batches()
 
     def begin(self, progress: Progress, *, same_workers: bool) -> Reading:
-        return self._begin_lanes(
+        reading = self._begin_lanes(
             self._iterable, progress, same_workers=same_workers, in_order=self._in_order
         )
-
-    def together(self, results: Iterator[Result]) -> Iterator[Result]:
         if not self._ends_together or self._topology.world_size == 1:
-            return results
-        return self._together.ended(results)
+            return reading
+        return replace(reading, together=self._together.ended)
 
     def parse(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Any:
         if not (self._splits and isinstance(state, list) and state):
@@ -155,7 +142,7 @@ class IterableSource(LaneSource):
         self.restore(at.progress)
         self._together.forget()
         self._seed = at.seed
-        self._seed_awaits_group = False
+        self._ranks = replace(self._ranks, seed_is_open=False)
 
     def _is_cut(self, state: LaneState) -> bool:
         return not state.ended

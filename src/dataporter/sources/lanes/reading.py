@@ -18,7 +18,7 @@ from dataporter.law.lane_states import Lanes, LaneState
 from dataporter.law.state import Progress
 from dataporter.sources.lanes.fetcher import LaneBatch
 from dataporter.sources.lanes.iterable import Iterable
-from dataporter.sources.source import Contents, Reading, Result
+from dataporter.sources.readings import Contents, Reading, Result
 
 
 class LaneReading(Iterator[Task]):

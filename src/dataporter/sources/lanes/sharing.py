@@ -14,7 +14,7 @@ from dataporter.law import Topology
 from dataporter.law.lane_states import Lanes, LaneState
 from dataporter.law.state import Progress
 from dataporter.sources.lanes.lane import is_stateful
-from dataporter.sources.source import Result
+from dataporter.sources.readings import Result
 from dataporter.sources.users_sampler import has_state
 from dataporter.user_warnings import warn_user
 

@@ -19,7 +19,8 @@ from dataporter.sources.lanes.iterable import Iterable
 from dataporter.sources.lanes.lane import is_stateful
 from dataporter.sources.lanes.reading import LaneReading, lanes_of
 from dataporter.sources.lanes.sharing import share_of
-from dataporter.sources.source import Reading, Source
+from dataporter.sources.readings import Reading
+from dataporter.sources.source import EpochHolder, Source
 
 
 class LaneSource(Source):
@@ -30,7 +31,8 @@ class LaneSource(Source):
     """
 
     has_lanes = True
-    rank_may_differ = False
+    place_lacks = "the dataset's lanes"
+    _rank_may_differ = False
 
     def __init__(
         self,
@@ -40,11 +42,12 @@ class LaneSource(Source):
         *,
         batch_size: int | None,
         seed_is_given: bool,
+        epochs: EpochHolder,
         carries: bool,
         reads_inline: bool,
         snapshot_every: int,
     ) -> None:
-        super().__init__(dataset, batch_size=batch_size, seed_is_given=seed_is_given)
+        super().__init__(dataset, batch_size=batch_size, seed_is_given=seed_is_given, epochs=epochs)
         self._fetch = fetch
         self._stateful = is_stateful(dataset)
         self._carries = carries
@@ -59,12 +62,8 @@ class LaneSource(Source):
         # Nobody has read the lanes of a copy: they are put back to where they are known to be.
         return {**self.__dict__, "_put_back": set(self._lanes.each), "_reading": None}
 
-    @property
-    def what_a_place_lacks(self) -> str | None:
-        return "the dataset's lanes"
-
-    def start_of(self, progress: Progress) -> Progress:
-        return super().start_of(progress)._replace(lanes=lanes_of(progress).afresh({}))
+    def at(self, progress: Progress, position: int) -> Progress:
+        return super().at(progress, position)._replace(lanes=lanes_of(progress).afresh({}))
 
     def settle(self, progress: Progress) -> None:
         self._lanes = self._began
@@ -115,6 +114,7 @@ class LaneSource(Source):
             progress=progress,
             received=reading.received,
             renew=reading.renew,
+            in_order=in_order,
         )
 
     def _end_lanes(self, progress: Progress) -> None:

@@ -24,7 +24,7 @@ from dataporter.arguments import check_int, check_number
 from dataporter.law import Order, Plan, Topology, Uses
 from dataporter.law.ranges import joined
 from dataporter.shards.index import Index
-from dataporter.sources.planned import steps_announced
+from dataporter.sources.shared_epoch import steps_announced
 
 _PREFETCH_FACTOR = 2  # of a loader, if none is given
 _TOGETHER = 1 << 18  # positions that are dealt at a time
