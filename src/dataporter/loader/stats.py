@@ -9,8 +9,7 @@ from typing import Any
 from dataporter.engine import Runner
 from dataporter.errors import OptionTypeError
 from dataporter.layout import counted
-from dataporter.sources.counters import counters_of
-from dataporter.sources.tally import Flow, Tallies
+from dataporter.sources.tally import Flow, Tallies, counters_of
 
 _RATES = ("waiting", "batches_per_second", "samples_per_second", "bytes_per_second")
 

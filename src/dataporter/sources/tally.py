@@ -6,23 +6,31 @@ others are taken to be like them; of all others, each one is.
 
 A tally is read at any moment, from any thread and in signal handlers, without a lock: what belongs
 together is one value, which is replaced as a whole.
+
+Beside it stand the counters that a dataset keeps of itself: a cache's hits, a storage's requests.
 """
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Iterable
+import logging
+from collections import Counter, UserDict
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
+from numbers import Real
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset, Subset
 
 from dataporter.fetch.tasks import Task
+from dataporter.law.datasets import stats_of
 from dataporter.law.state import Progress
 from dataporter.sources.readings import Contents
+
+_log = logging.getLogger(__name__)
 
 _SELDOM = 25_000_000  # ns between two measurements, at least: one takes up to 20,000
 _MOST_UNMEASURED = 1023  # batches between two measurements
@@ -208,3 +216,42 @@ def _parts(batch: Any) -> Iterable[Any]:
     if is_dataclass(batch) and hasattr(batch, "__dict__"):
         return vars(batch).values()
     return ()
+
+
+def counters_of(dataset: Any) -> dict[str, Any]:
+    """Return the numbers that a dataset's `stats()` gives, by name; none without that method.
+
+    A `Subset` or `ConcatDataset` has those of what it is made of.
+
+    >>> class Corpus(list):
+    ...     def stats(self):
+    ...         return {"hits": 3, "name": "wiki"}
+    >>> counters_of(ConcatDataset([Corpus("ab"), Corpus("c")]))
+    {'hits': 6}
+    """
+    if stats := stats_of(dataset):
+        return _numbers(stats)
+    if isinstance(dataset, Subset):
+        return counters_of(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return summed_counters(dataset.datasets)
+    return {}
+
+
+def summed_counters(datasets: Iterable[Any]) -> dict[str, Any]:
+    """Return the counters of several datasets together. One that occurs twice counts once."""
+    total: Counter[str] = Counter()
+    for dataset in {id(dataset): dataset for dataset in datasets}.values():
+        total.update(counters_of(dataset))
+    return dict(total)
+
+
+def _numbers(stats: Any) -> dict[str, Any]:
+    try:
+        found = stats()
+    except Exception as error:  # noqa: BLE001  a method of the user's, maybe for another purpose
+        _log.debug("%s() failed, so its counters are left out: %r", stats.__qualname__, error)
+        return {}
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(name): value for name, value in found.items() if isinstance(value, Real)}

@@ -28,8 +28,8 @@ from dataporter.law.datasets import (
 )
 from dataporter.law.tracks import Spans
 from dataporter.layout import counted
-from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
+from dataporter.sources.tally import counters_of
 from dataporter.system.files import user_folder
 from dataporter.user_warnings import warn_user
 from dataporter.views.bitmap import Bitmap

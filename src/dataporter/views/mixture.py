@@ -26,8 +26,8 @@ from dataporter.law.datasets import (
     leaves_samples_out,
 )
 from dataporter.layout import counted
-from dataporter.sources.counters import summed_counters
 from dataporter.sources.fingerprint import dataset_fingerprint
+from dataporter.sources.tally import summed_counters
 from dataporter.views.mixture_order import MixtureOrder, Part, seeded, shifts
 from dataporter.views.parts import order_of, read
 from dataporter.views.segments import Segment, as_integers, read_whole

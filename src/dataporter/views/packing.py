@@ -28,8 +28,8 @@ from dataporter.law.datasets import (
 )
 from dataporter.law.tracks import tracks_for
 from dataporter.layout import counted
-from dataporter.sources.counters import counters_of
 from dataporter.sources.fingerprint import dataset_fingerprint
+from dataporter.sources.tally import counters_of
 from dataporter.user_warnings import warn_user
 from dataporter.views.bins import Bins, best_fit
 from dataporter.views.code_hash import UnknownCodeError, code_hash

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import one_pass
+from support import flat, one_pass
 from torch.utils.data import Dataset, RandomSampler
 
 from dataporter import ResumableDataLoader
@@ -75,3 +75,15 @@ def test_a_loaded_place_that_is_given_up_leaves_the_sampler_as_it_was(leave):
     for each in (loader, unloaded):
         leave(each)
     assert one_pass(loader) == one_pass(unloaded)
+
+
+def test_positions_that_a_state_excludes_stay_excluded_in_later_states():
+    before = ResumableDataLoader(range(8), 2)
+    before.exclude(0, 4, 6)
+    loader = ResumableDataLoader(Counting(), 2)
+    loader.load_state_dict(before.state_dict(), strict=False)
+    next(iter(loader))
+    assert loader.excluded == [(0, 4, 6)]
+    resumed = ResumableDataLoader(Counting(), 2)
+    resumed.load_state_dict(loader.state_dict())
+    assert flat(one_pass(resumed)) == [2, 3, 6, 7]

@@ -12,6 +12,7 @@ States are taken only after something was read: until then, what was loaded may 
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import pickle
 import weakref
@@ -27,7 +28,6 @@ from dataporter.fetch.randomness import LaneRandomness
 from dataporter.fetch.tasks import Start
 from dataporter.fetch.worker_info import WorkerInfo, call_announced
 from dataporter.law.lane_states import LaneState
-from dataporter.sources.lanes.packing import pack
 from dataporter.sources.users_sampler import has_state
 
 
@@ -285,3 +285,32 @@ def keep_epoch_to_itself(dataset: Any) -> None:
     shared = getattr(dataset, "_epoch", None)
     if isinstance(shared, torch.Tensor):
         dataset._epoch = shared.clone()  # noqa: SLF001  see above
+
+
+def pack(state: Any) -> bytes:
+    """Make bytes of what somebody's `state_dict()` returned: after every batch, so quickly."""
+    if type(state) is dict and _PLAIN.issuperset(map(type, state.values())):
+        return pickle.dumps(state, 5)  # in half the time that a pickler of our own takes
+    stream = io.BytesIO()
+    _Pickler(stream, 5).dump(state)
+    return stream.getvalue()
+
+
+_PLAIN = {int, float, str, bool, bytes, type(None)}
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors as arrays: torch's own way takes a hundred times as long."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if type(thing) is torch.Tensor and thing.dtype in _QUICK and _is_plain(thing):
+            return torch.from_numpy, (thing.numpy(),)
+        return NotImplemented
+
+
+_QUICK = {torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64, torch.bool}
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    plain = tensor.layout is torch.strided and tensor.is_cpu and not tensor.is_nested
+    return plain and not tensor.requires_grad and not tensor.is_conj() and not tensor.is_neg()
