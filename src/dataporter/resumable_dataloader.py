@@ -257,12 +257,12 @@ class ResumableDataLoader(DataLoader[Sample_co]):
             reading.tasks,
             reading.fetch,
             worker_options(self, self._options, self._source, reading, self._runner),
+            receive=reading.received,
             randomness=self._options.randomness,
             stays=self.persistent_workers,
             renew=reading.renew,
         )
-        # From here on a batch has with it what its delivery leads to, however far it is ahead.
-        return reading.together(self._runner.deliver(results.received(reading.received)))
+        return reading.together(results)
 
     @property
     def seed(self) -> int:

@@ -6,14 +6,13 @@ device. `runner` chooses among them for a loader. An engine knows nothing of ord
 """
 
 from dataporter.engine.budget import PREFETCH_BYTES
-from dataporter.engine.interface import OLDEST_RAY, OWN_RAY_OPTIONS, Results, WorkerOptions
+from dataporter.engine.interface import OLDEST_RAY, OWN_RAY_OPTIONS, WorkerOptions
 from dataporter.engine.runner import Runner
 
 __all__ = [
     "OLDEST_RAY",
     "OWN_RAY_OPTIONS",
     "PREFETCH_BYTES",
-    "Results",
     "Runner",
     "WorkerOptions",
 ]

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dataporter.engine.budget import PREFETCH_BYTES
-from dataporter.fetch import Late
-from dataporter.fetch.tasks import Task
 
 OLDEST_RAY = "2.51"  # version
 
@@ -59,11 +57,3 @@ class Results(NamedTuple):
     each: Iterator[tuple[Any, Any]]
     is_there: Callable[[], bool] = lambda: True
     look: Callable[[], Running] = Running
-
-    def received(self, receive: Callable[[Task, Any], tuple[Any, Any]]) -> Results:
-        """Pass every task and batch through `receive`, except a batch that is late."""
-
-        def received(result: tuple[Task, Any]) -> tuple[Any, Any]:
-            return result if type(result[1]) is Late else receive(*result)
-
-        return self._replace(each=map(received, self.each))

@@ -13,7 +13,7 @@ from dataporter.engine.interface import Results, Running, WorkerOptions
 from dataporter.engine.local import run_in_threads, run_inline
 from dataporter.engine.processes import Processes
 from dataporter.engine.recovery import Replacements
-from dataporter.fetch import Fetches
+from dataporter.fetch import Fetches, Late
 from dataporter.fetch.tasks import Renew, Task
 
 
@@ -73,14 +73,23 @@ class Runner:
         fetch: Fetches,
         options: WorkerOptions,
         *,
+        receive: Callable[[Task, Any], tuple[Any, Any]],
         randomness: bool,
         stays: bool,
         renew: Renew | None = None,
-    ) -> Results:
-        """Run one pass. Workers other than threads stay for the next if `stays`."""
+    ) -> Iterator[tuple[Any, Any]]:
+        """Run one pass. Workers other than threads stay for the next if `stays`.
+
+        Every task and batch goes through `receive`, before it is copied to the device: from there
+        on a batch has with it what its delivery leads to, however far ahead it is.
+        """
         results = self._results(tasks, fetch, options, randomness, stays, renew)
         self.look = results.look
-        return results
+
+        def received(result: tuple[Task, Any]) -> tuple[Any, Any]:
+            return result if type(result[1]) is Late else receive(*result)
+
+        return self._on_device(results._replace(each=map(received, results.each)))
 
     def _results(
         self,
@@ -106,8 +115,11 @@ class Runner:
         self._kept_ran_last = engine is self._kept
         return engine.run(tasks, then_close=engine is not self._kept, renew=renew)
 
-    def deliver(self, results: Results) -> Iterator[tuple[Any, Any]]:
-        """Yield every batch, on the device if there is one, with what came with it."""
+    def deliver(self, batch: Any) -> Any:
+        """Return a batch that was fetched here as a run delivers it."""
+        return next(self._on_device(Results(iter([(None, batch)]))))[1]
+
+    def _on_device(self, results: Results) -> Iterator[tuple[Any, Any]]:
         if self._device is None:
             return results.each
         send, move = ways_to(self._device, self._convert)

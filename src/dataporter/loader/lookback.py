@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataporter.arguments import check_int
-from dataporter.engine import Results, Runner
+from dataporter.engine import Runner
 from dataporter.errors import OptionError, OptionTypeError
 from dataporter.fetch import EMPTY, Fetcher, Partial
 from dataporter.fetch.randomness import EpochKeys
@@ -48,8 +48,7 @@ def batch_at(source: Source, fetch: Fetcher, runner: Runner, epoch: int, positio
         others = shared.of_others(shared.rest.start)
         found = of_another_rank(batch, fetch, others, source.topology, contents)
         batch = batch if found is None else found[1]
-    batch = _there(batch, wanted)
-    return next(iter(runner.deliver(Results(iter([(None, batch)])))))[1]
+    return runner.deliver(_there(batch, wanted))
 
 
 def samples_at(
