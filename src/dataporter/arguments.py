@@ -1,12 +1,20 @@
-"""Checks of arguments and names, with one wording for the whole package."""
+"""Arguments: their checks, with one wording for the whole package, and signatures written once."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from difflib import get_close_matches
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_origin
 
 from dataporter.errors import OptionError, OptionTypeError
+
+Made = TypeVar("Made")
+Options = TypeVar("Options")
+Arguments = ParamSpec("Arguments")
 
 
 def check_int(name: str, value: object, *, least: int, optional: bool = False) -> None:
@@ -73,3 +81,58 @@ def did_you_mean(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> s
     """
     close = get_close_matches(word, list(candidates), n=3, cutoff=cutoff)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def arguments_of(
+    options: Callable[Arguments, Options],
+) -> Callable[[Callable[[Made, Options], None]], Callable[Concatenate[Made, Arguments], None]]:
+    """Give an `__init__` that takes options the arguments that the options are made of.
+
+    So the list of arguments is written once. Signature and types are those of the options.
+    """
+    kind: Any = get_origin(options) or options
+    names = [field.name for field in fields(kind)]
+
+    def decorate(
+        init: Callable[[Made, Options], None],
+    ) -> Callable[Concatenate[Made, Arguments], None]:
+        @functools.wraps(init)
+        def with_arguments(
+            self: Made, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        ) -> None:
+            unknown = sorted(kwargs.keys() - set(names))
+            if unknown:
+                hints = "".join(did_you_mean(name, names) for name in unknown)
+                msg = (
+                    f"unknown arguments: {', '.join(unknown)}.{hints} "
+                    f"help({type(self).__name__}) lists those it takes."
+                )
+                raise OptionTypeError(msg)
+            try:
+                found.bind(*args, **kwargs)
+            except TypeError as error:
+                name = type(self).__name__
+                msg = f"{name}(): {error}. help({name}) lists the arguments it takes."
+                raise OptionTypeError(msg) from None
+            init(self, kind(*args, **kwargs))
+
+        found = inspect.signature(kind)
+        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        with_arguments.__signature__ = found.replace(  # type: ignore[attr-defined]
+            parameters=[itself, *found.parameters.values()], return_annotation=None
+        )
+        return with_arguments
+
+    return decorate
+
+
+def same_arguments_as(
+    made: Callable[Arguments, Made],
+) -> Callable[[Callable[..., Any]], Callable[Arguments, Made]]:
+    """Show the signature of a class in place of a function's `**options`."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[Arguments, Made]:
+        function.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
+        return function
+
+    return decorate

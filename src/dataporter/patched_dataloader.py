@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DistributedSampler
 
+from dataporter.arguments import arguments_of
 from dataporter.errors import TopologyError
 from dataporter.law import Topology
-from dataporter.loader.options import LoaderOptions, arguments_of
+from dataporter.loader.options import LoaderOptions
 from dataporter.ranks import find_ranks, group_topology
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.samplers import ResumableSampler, is_own

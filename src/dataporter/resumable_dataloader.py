@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from torch.utils.data import DataLoader
 
-from dataporter.arguments import check_int
+from dataporter.arguments import arguments_of, check_int, same_arguments_as
 from dataporter.callers import is_told_by_wrapper
 from dataporter.errors import OptionError, OptionTypeError, PositionDroppedWarning
 from dataporter.fetch import Skipped
@@ -31,9 +31,7 @@ from dataporter.loader.options import (
     NOT_GIVEN,
     AnyDataset,
     LoaderOptions,
-    arguments_of,
     given,
-    same_arguments_as,
 )
 from dataporter.loader.stats import LoaderStats, loader_stats
 from dataporter.loader.steps import numbered, numbered_with_bar, progress_bars

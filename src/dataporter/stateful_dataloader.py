@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import BatchSampler as TorchBatchSampler
 from torch.utils.data import DistributedSampler, Sampler
 
+from dataporter.arguments import arguments_of
 from dataporter.errors import (
     OptionError,
     OptionTypeError,
@@ -24,7 +25,7 @@ from dataporter.errors import (
 )
 from dataporter.law.lane_states import lanes_to_state
 from dataporter.law.torchdata_state import TorchdataState, is_torchdata_state, read_torchdata_state
-from dataporter.loader.options import LoaderOptions, arguments_of
+from dataporter.loader.options import LoaderOptions
 from dataporter.ranks import Strategy
 from dataporter.resumable_dataloader import ResumableDataLoader
 from dataporter.sources.lanes.datapipes import is_datapipe

@@ -2,7 +2,7 @@
 
 One flat, versioned dict of builtins, the same on every rank. It has two halves: the
 `Identity` says which data in which order this is, the `Progress` how much of it has been
-delivered. A load checks every identity field that would silently change the data.
+delivered. A load compares the identities (`sources/loading`).
 
     version            1
     epoch              which epoch, from 0
@@ -158,17 +158,17 @@ def _check_excluded(identity: Identity, progress: Progress) -> None:
         raise StateFormatError(msg)
 
 
-_PLACE_FIELDS = ("epoch", "samples_processed", "batches_processed", "rng_state")
+PLACE_FIELDS = ("epoch", "samples_processed", "batches_processed", "rng_state")
 
 
 def is_place(state: object) -> bool:
     """Return True if a state has a position but not the identity of its run."""
-    return isinstance(state, Mapping) and state.keys() == set(_PLACE_FIELDS)
+    return isinstance(state, Mapping) and state.keys() == set(PLACE_FIELDS)
 
 
 def parse_place(state: Mapping[Any, Any]) -> Progress:
     """Read a state that is only a place; a `rng_state` that is not ours stands for nothing."""
-    epoch, samples, batches = (_field(state, name, _is_count) for name in _PLACE_FIELDS[:3])
+    epoch, samples, batches = (_field(state, name, _is_count) for name in PLACE_FIELDS[:3])
     kept = state["rng_state"]
     return Progress(
         epoch=epoch,
@@ -390,124 +390,6 @@ def _field(state: Mapping[Any, Any], name: str, check: _Check) -> Any:
 
 def _shown(value: object) -> str:
     return f"{type(value).__name__} {reprlib.repr(value)}"
-
-
-class Mismatch(NamedTuple):
-    """A difference between a state and a loader: both values, and a remedy."""
-
-    field: str  # the state's entry
-    found: str
-    remedy: str
-    may_pass: bool = True  # whether strict=False is worth a word
-
-    def as_error(self, progress: Progress) -> str:
-        """Say it to somebody who may choose to go on nevertheless."""
-        if not self.may_pass:
-            return f"{self.found} {self.remedy}"
-        at = f"strict=False to continue here at position {progress.samples_processed:,}"
-        return f"{self.found} {self.remedy.removesuffix('.')}, or pass {at}."
-
-    def as_warning(self, progress: Progress) -> str:
-        """Say it to somebody who has chosen to."""
-        at = f"The run continues here at position {progress.samples_processed:,}"
-        return f"{self.found} {at}: samples may come twice or never. To avoid that: {self.remedy}"
-
-
-def mismatches(saved: Identity, present: Identity, *, world_may_change: bool) -> Iterator[Mismatch]:
-    """Compare a state's identity with a loader's, in the order a user should look.
-
-    `batch_size` never counts: the position does not depend on it.
-    """
-    if saved.num_samples != present.num_samples:
-        yield Mismatch(
-            "num_samples",
-            f"num_samples changed: the state was saved over {_samples(saved)}, "
-            f"this dataset has {_samples(present)}.",
-            "Resume with the same data.",
-        )
-    elif is_other_data(saved.fingerprint, present.fingerprint):
-        yield Mismatch(
-            "fingerprint",
-            f"fingerprint changed: the state was saved over data {saved.fingerprint!r}, this "
-            f"dataset is {present.fingerprint!r}.",
-            "Resume with the same data; if its values are meant to change, give the dataset a "
-            "fingerprint() that returns what stays.",
-        )
-    if saved.shuffle != present.shuffle:
-        yield Mismatch(
-            "shuffle",
-            f"shuffle changed: the state was saved with shuffle={saved.shuffle}, this loader has "
-            f"shuffle={present.shuffle}.",
-            f"Build it with shuffle={saved.shuffle}.",
-        )
-    elif saved.order != present.order:
-        yield Mismatch(
-            "order",
-            f"order changed: the state was saved with the order {saved.order!r}, this loader has "
-            f"{present.order!r}.",
-            "Build it with the same sampler and weights.",
-        )
-    if saved.seed != present.seed:
-        yield Mismatch(
-            "seed",
-            f"seed changed: the state was saved with seed={saved.seed}, this loader has "
-            f"seed={present.seed}.",
-            f"Build it with seed={saved.seed} or without a seed (the state's is taken then).",
-        )
-    if saved.world_size != present.world_size and not world_may_change:
-        yield Mismatch(
-            "world_size",
-            f"world_size changed: the state was saved on {saved.world_size} ranks, this run has "
-            f"{present.world_size}, and a sampler of your own, the iterable itself or the state of "
-            "the dataset decides what each of them reads.",
-            f"Resume on {saved.world_size} ranks. dataporter's own order goes on with any number, "
-            "and so does an iterable with lanes=.",
-            may_pass=False,
-        )
-    elif saved.rank != present.rank and None not in (saved.rank, present.rank):
-        yield Mismatch(
-            "rank",
-            f"rank changed: the state is that of rank {saved.rank} alone, this is rank "
-            f"{present.rank}, and the iterable, dataset or batch sampler has another state on each "
-            "rank.",
-            "Save the states of all ranks, and load each on its own rank.",
-        )
-
-
-def is_other_data(saved: str | None, present: str | None) -> bool:
-    """Return True if two fingerprints are known to belong to different data.
-
-    A dataset that says nothing of itself, then or now, cannot be told apart; nor can two
-    subsets of such by more than their indices.
-
-    >>> is_other_data("v1", "v2"), is_other_data("v1", None), is_other_data("[ab]", "v1[ab]")
-    (True, False, False)
-    """
-    if saved is None or present is None or saved == present:
-        return False
-    shorter, longer = sorted((saved, present), key=len)
-    return not (shorter.startswith("[") and longer.endswith(shorter))
-
-
-def unchecked(progress: Progress, *, seed: int | None) -> str:
-    """Say what is not known of a state that is only a place; `seed` if the loader drew one."""
-    drawn = (
-        ""
-        if seed is None
-        else f" This loader's seed is {seed}, which was drawn: build it with the seed of the run "
-        "that saved the state, or the rest of its epoch is in another order."
-    )
-    return (
-        f"the state holds only {', '.join(_PLACE_FIELDS)}, so nothing could be checked: neither "
-        f"data nor order nor seed. The run continues at epoch {progress.epoch}, position "
-        f"{progress.samples_processed:,}.{drawn} What state_dict() returns from here on says more."
-    )
-
-
-def _samples(identity: Identity) -> str:
-    if identity.num_samples is None:
-        return "an unknown number of samples"
-    return f"{identity.num_samples:,} samples"
 
 
 def within(

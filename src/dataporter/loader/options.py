@@ -5,8 +5,6 @@ Everything is checked before anything is built, so a loader exists whole or not 
 
 from __future__ import annotations
 
-import functools
-import inspect
 import multiprocessing
 import os
 import sys
@@ -14,24 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from multiprocessing.context import BaseContext
 from os import PathLike
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    get_args,
-    get_origin,
-)
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from dataporter.arguments import check_int, did_you_mean
+from dataporter.arguments import check_int
 from dataporter.engine import (
     OLDEST_RAY,
     OWN_RAY_OPTIONS,
@@ -47,10 +34,6 @@ from dataporter.sources.lanes.fetcher import has_lanes, is_iterable
 from dataporter.system.processes import can_start_workers, usable_cores
 
 Sample_co = TypeVar("Sample_co", covariant=True)
-Loader = TypeVar("Loader")
-Options = TypeVar("Options")
-Arguments = ParamSpec("Arguments")
-
 
 Engine: TypeAlias = Literal["processes", "threads", "ray"]
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -207,61 +190,6 @@ class LoaderOptions(Generic[Sample_co]):
     def drops_last(self) -> bool:
         """True if the last, short batch is left out."""
         return self.drop_last or (self.tail == "drop" and not self.is_iterable)
-
-
-def arguments_of(
-    options: Callable[Arguments, Options],
-) -> Callable[[Callable[[Loader, Options], None]], Callable[Concatenate[Loader, Arguments], None]]:
-    """Give an `__init__` that takes options the arguments that the options are made of.
-
-    So the list of arguments is written once. Signature and types are those of the options.
-    """
-    kind: Any = get_origin(options) or options
-    names = [field.name for field in fields(kind)]
-
-    def decorate(
-        init: Callable[[Loader, Options], None],
-    ) -> Callable[Concatenate[Loader, Arguments], None]:
-        @functools.wraps(init)
-        def with_arguments(
-            self: Loader, /, *args: Arguments.args, **kwargs: Arguments.kwargs
-        ) -> None:
-            unknown = sorted(kwargs.keys() - set(names))
-            if unknown:
-                hints = "".join(did_you_mean(name, names) for name in unknown)
-                msg = (
-                    f"unknown arguments: {', '.join(unknown)}.{hints} "
-                    f"help({type(self).__name__}) lists those it takes."
-                )
-                raise OptionTypeError(msg)
-            try:
-                found.bind(*args, **kwargs)
-            except TypeError as error:
-                name = type(self).__name__
-                msg = f"{name}(): {error}. help({name}) lists the arguments it takes."
-                raise OptionTypeError(msg) from None
-            init(self, kind(*args, **kwargs))
-
-        found = inspect.signature(kind)
-        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        with_arguments.__signature__ = found.replace(  # type: ignore[attr-defined]
-            parameters=[itself, *found.parameters.values()], return_annotation=None
-        )
-        return with_arguments
-
-    return decorate
-
-
-def same_arguments_as(
-    made: Callable[Arguments, Loader],
-) -> Callable[[Callable[..., Any]], Callable[Arguments, Loader]]:
-    """Show the signature of a class in place of a function's `**options`."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[Arguments, Loader]:
-        function.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
-        return function
-
-    return decorate
 
 
 def as_device(device: Any) -> torch.device | None:
