@@ -13,7 +13,11 @@ from typing import Any, NoReturn, TypeVar
 from torch.utils.data import DataLoader
 
 from dataporter.arguments import arguments_of, check_int, same_arguments_as
-from dataporter.callers import is_told_by_wrapper
+from dataporter.callers import (
+    is_in_lightnings_training,
+    is_told_by_wrapper,
+    lightning_resumes_alone,
+)
 from dataporter.errors import OptionError, OptionTypeError, PositionDroppedWarning
 from dataporter.fetch import Skipped
 from dataporter.fetch.timing import Timing
@@ -22,10 +26,6 @@ from dataporter.law.epochs import MOST_UNUSED, Cursor
 from dataporter.law.explanation import Explanation, summary
 from dataporter.law.keys import checked_epoch
 from dataporter.law.state import Progress, build_state, dropped
-from dataporter.lightning_without_callback import (
-    is_in_lightnings_training,
-    lightning_resumes_alone,
-)
 from dataporter.loader.lookback import batch_at, contents_at, samples_at
 from dataporter.loader.options import (
     NOT_GIVEN,
