@@ -79,14 +79,33 @@ class ResumableDataLoader(DataLoader[Sample_co]):
     >>> sorted(seen + [index for batch in resumed for index in batch.tolist()])
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 
-    `num_workers="auto"` uses as many workers as keep up with the consumer, at most one a core (of
-    the cluster, if they run on one).
-    With `in_order=False`, one rank's batches are delivered as they come; the state stays exact.
+    Beyond DataLoader's arguments it takes these, by keyword.
 
-    Beyond DataLoader's arguments, by keyword:
+    Order and randomness:
 
     - `seed`: of the order and of the samples' randomness. Without one it is drawn from
       torch's global generator (or `generator`), the same on all ranks, and kept in the state.
+    - `randomness`: False leaves the global random generators alone. By default Python's, NumPy's
+      and torch's are seeded for each sample, so augmentation does not depend on who fetches it.
+
+    Batches and devices:
+
+    - `converter`: called with each batch (or its `convert_batch` is) before it is delivered.
+    - `device`: the device that batches are delivered on, by name or as a torch.device. They are
+      copied ahead, from page-locked memory, in a stream of their own. 'cuda' is the current
+      device (or that of LOCAL_RANK, if none was made current).
+    - `device_converter`: called with each batch on its device (or its `convert_batch` is): a
+      `converter` makes a batch narrow for the way there, this one wide again.
+    - `device_prefetch`: how many batches are copied ahead.
+
+    Errors:
+
+    - `on_error`: "raise" an error of the dataset, or "skip" the sample: it is left out of its
+      batch, listed in `skipped` and logged; positions count as if it were there.
+    - `max_skipped`: the most samples that "skip" leaves out of an epoch; one more is an error.
+
+    Ranks:
+
     - `strategy`: None, 'auto' or 'unified' shares the data among the ranks of a process group
       that is up; 'simple' never does; 'distributed' insists on it.
     - `rank`, `world_size`: this rank's place, instead of the process group's.
@@ -94,39 +113,35 @@ class ResumableDataLoader(DataLoader[Sample_co]):
       an epoch's first samples so that all ranks make the same steps, 'drop' (the same as
       drop_last=True) leaves them out, 'uneven' lets some ranks end earlier (which needs
       DistributedDataParallel's `join()`).
-    - `randomness`: False leaves the global random generators alone. By default Python's, NumPy's
-      and torch's are seeded for each sample, so augmentation does not depend on who fetches it.
-    - `converter`: called with each batch (or its `convert_batch` is) before it is delivered.
+
+    Workers:
+
+    - `num_workers="auto"`: as many as keep up with the consumer, at most one a core (of the
+      cluster, if they run on one).
+    - `in_order=False`: one rank's batches are delivered as they come; the state stays exact.
     - `engine`: 'processes' (default), 'threads' or 'ray' fetch if `num_workers` is not 0. Threads
       are for datasets that release the GIL and draw from `sample_rng()` only. With 'ray', workers
       are actors on any node of the Ray cluster that this process is connected to, or finds, or
       else starts on this machine.
     - `ray_options`: options of those actors, as Ray takes them: num_cpus (1 by default),
       resources, scheduling_strategy, runtime_env and so on.
-    - `on_error`: "raise" an error of the dataset, or "skip" the sample: it is left out of its
-      batch, listed in `skipped` and logged; positions count as if it were there.
-    - `max_skipped`: the most samples that "skip" leaves out of an epoch; one more is an error.
     - `max_restarts`: how many workers are replaced that die of the same batch, or one after
       another with no batch delivered in between.
     - `prefetch_bytes`: the memory for batches ahead beyond `num_workers * prefetch_factor`,
       which worker processes fetch while the consumer waits. 0 never fetches more than those.
-    - `device`: the device that batches are delivered on, by name or as a torch.device. They are
-      copied ahead, from page-locked memory, in a stream of their own. 'cuda' is the current
-      device (or that of LOCAL_RANK, if none was made current).
-    - `device_prefetch`: how many batches are copied ahead.
-    - `device_converter`: called with each batch on its device (or its `convert_batch` is): a
-      `converter` makes a batch narrow for the way there, this one wide again.
+
+    Iterables:
+
+    - `lanes`: the number of lanes over all ranks, of which each rank reads its share. Without it
+      a dataset has to look for its rank itself.
+    - `snapshot_every_n_steps`: how often lanes' states are taken; a resume reads what follows
+      the last one again.
 
     An IterableDataset is read in lanes, by default one a worker: each is a copy of it that sees
     `get_worker_info()` as worker l of L. The state holds each lane's `state_dict()`, so a resume
     may use any number of workers; a dataset without one is read again up to there. A dataset
     with a state that is read by index is treated likewise. DataPipes get their shares, seeds and
     `shuffle` as from torch's loader.
-
-    - `lanes`: the number of lanes over all ranks, of which each rank reads its share. Without it
-      a dataset has to look for its rank itself.
-    - `snapshot_every_n_steps`: how often lanes' states are taken; a resume reads what follows
-      the last one again.
 
     A `sampler` or `batch_sampler` of your own is resumed by its state if it has `state_dict` and
     `load_state_dict`, else by drawing its consumed indices again and dropping them; on the same

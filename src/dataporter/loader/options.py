@@ -90,26 +90,27 @@ class LoaderOptions(Generic[Sample_co]):
     prefetch_factor: int | None = 2
     persistent_workers: bool = False
     _: KW_ONLY
-    pin_memory_device: str = ""
-    in_order: bool = True
+    # Grouped as the documentation groups them, the usual ones first.
     seed: int | None = None
+    randomness: bool = True
+    converter: Any = None
+    device: str | torch.device | None = None
+    device_converter: Any = None
+    device_prefetch: int = 2
+    on_error: OnError = "raise"
+    max_skipped: int | None = None
     strategy: Strategy | None = None
     rank: int | None = None
     world_size: int | None = None
     tail: Tail | None = None
-    randomness: bool = True
-    converter: Any = None
     engine: Engine | None = None
     ray_options: Mapping[str, Any] | None = None
-    on_error: OnError = "raise"
-    max_skipped: int | None = None
     max_restarts: int = 3
     prefetch_bytes: int = PREFETCH_BYTES
     lanes: int | None = None
     snapshot_every_n_steps: int = 1
-    device: str | torch.device | None = None
-    device_prefetch: int = 2
-    device_converter: Any = None
+    pin_memory_device: str = ""
+    in_order: bool = True
 
     def __post_init__(self) -> None:
         device = as_device(self.device)
