@@ -69,6 +69,7 @@ class ResumableSampler(Sampler[int]):
 
     With torch's own loader, pass the number of batches received in this pass:
 
+    >>> import torch
     >>> loader = torch.utils.data.DataLoader(range(6), batch_size=2, sampler=sampler)
     >>> for step, batch in enumerate(loader, start=1):
     ...     state = sampler.state_dict(batches=step, batch_size=2)

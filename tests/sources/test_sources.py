@@ -1,8 +1,12 @@
 """Sources by themselves: what remains of an epoch, on any ranks, without a loader or an engine."""
 
+import gc
+import weakref
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from streamed import StatefulShards, in_turn
@@ -16,6 +20,7 @@ from dataporter.loader.options import LoaderOptions
 from dataporter.loader.wiring import make_source
 from dataporter.samplers import ResumableSampler
 from dataporter.sources.source import Source
+from dataporter.views import Mixture
 
 TAILS = ["pad", "drop", "uneven"]
 
@@ -153,3 +158,29 @@ def test_a_sampler_put_into_mid_epoch_is_refused_where_the_dataset_has_a_state()
     positioned.load_state_dict(sampler.state_dict())
     with pytest.raises(OptionError, match="position=1 cannot be sought"):
         ResumableDataLoader(Counted(9), 3, sampler=positioned)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (partial(Ids, 8), {"shuffle": True}),
+        (partial(Ids, 8), {"sampler": torch.utils.data.SequentialSampler(range(8))}),
+        (partial(Mixture, {"all": (Ids(8), 1.0)}), {"shuffle": True}),
+        (partial(StatefulShards, [8]), {}),
+    ],
+    ids=["own order", "a sampler", "an order of the dataset", "a stream"],
+)
+def test_a_loader_that_nobody_has_lets_go_of_its_dataset_at_once(make, options, workers):
+    dataset = make()
+    loader = ResumableDataLoader(dataset, 2, **options, **workers)
+    assert len(list(loader)) > 0
+    loader.load_state_dict(loader.state_dict())
+    gone = weakref.ref(dataset)
+    gc.collect()
+    gc.disable()  # in a cycle, it would stay until garbage is collected, with what it has open
+    try:
+        del loader, dataset
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dataporter.errors import (
@@ -32,12 +33,9 @@ class ShownSampler(EpochHolder):
     """The sampler that shows a source's order, and where the run stands in it."""
 
     def __init__(self, sampler: ResumableSampler) -> None:
-        super().__init__(self._itself)
+        super().__init__(partial(_the_one, sampler))  # a method of its own would make a cycle
         self._sampler = sampler
         self._place: Place | None = None
-
-    def _itself(self) -> ResumableSampler:
-        return self._sampler
 
     def start(self) -> tuple[int, int | None]:
         if not self._sampler.is_positioned:
@@ -56,6 +54,10 @@ class ShownSampler(EpochHolder):
 
     def _seen(self) -> int | None:
         return self._sampler.times_set
+
+
+def _the_one(sampler: ResumableSampler) -> ResumableSampler:
+    return sampler
 
 
 class PlannedSource(Source):
