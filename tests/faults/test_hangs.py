@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset
 from watching import state_of, until, worker_pids
 
 from dataporter import ResumableDataLoader
-from dataporter.engine import leaving
+from dataporter.engine import worker_shutdown
 from dataporter.errors import WorkerTimeoutError
 
 LENGTH, SLOW = 16, 9
@@ -189,7 +189,7 @@ class AlwaysHangs(Ids):
 
 
 def test_a_worker_that_hangs_at_what_nobody_waits_for_is_killed_after_a_while(monkeypatch):
-    monkeypatch.setattr(leaving, "_GRACE", 0.2)
+    monkeypatch.setattr(worker_shutdown, "_GRACE", 0.2)
     loader = make(AlwaysHangs(LENGTH), timeout=0)
     iterator = iter(loader)
     assert len(worker_pids()) == 2
@@ -204,7 +204,7 @@ class HangsWithoutPython(Ids):
 
 
 def test_so_is_one_in_which_python_does_not_run(monkeypatch):
-    monkeypatch.setattr(leaving, "_GRACE", 0.2)
+    monkeypatch.setattr(worker_shutdown, "_GRACE", 0.2)
     loader = make(HangsWithoutPython(LENGTH), timeout=0)
     iterator = iter(loader)
     until(lambda: [state_of(pid) for pid in worker_pids()] == ["S", "S"])
@@ -213,7 +213,7 @@ def test_so_is_one_in_which_python_does_not_run(monkeypatch):
 
 
 def test_passes_that_are_broken_off_leave_no_more_workers_than_one_of_them_has(monkeypatch):
-    monkeypatch.setattr(leaving, "_GRACE", 1000)  # no worker ends by itself
+    monkeypatch.setattr(worker_shutdown, "_GRACE", 1000)  # no worker ends by itself
     loader = make(AlwaysHangs(LENGTH), timeout=0)
     for _ in range(5):
         iter(loader)
@@ -224,7 +224,7 @@ def test_passes_that_are_broken_off_leave_no_more_workers_than_one_of_them_has(m
 
 def test_a_worker_may_finish_what_it_has_in_hand(tmp_path, monkeypatch):
     """It may be writing a file or hold a lock."""
-    monkeypatch.setattr(leaving, "_GRACE", 1000)  # however long the gate takes to open
+    monkeypatch.setattr(worker_shutdown, "_GRACE", 1000)  # however long the gate takes to open
     finished = tmp_path / "finished"
 
     class Finishes(Gated):

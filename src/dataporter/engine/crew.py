@@ -13,7 +13,10 @@ from typing import Any
 from dataporter.engine.arena import Slot
 from dataporter.engine.connections import Connections
 from dataporter.engine.interface import WorkerOptions
-from dataporter.engine.leaving import (
+from dataporter.engine.sending import Bulk
+from dataporter.engine.starting import signals_delayed, start_worker
+from dataporter.engine.worker import IN_HAND, Duty
+from dataporter.engine.worker_shutdown import (
     await_leavers,
     forget,
     has_ended,
@@ -23,9 +26,6 @@ from dataporter.engine.leaving import (
     look_after_leavers,
     watch,
 )
-from dataporter.engine.sending import Bulk
-from dataporter.engine.starting import signals_delayed, start_worker
-from dataporter.engine.worker import IN_HAND, Duty
 from dataporter.fetch import Fetches
 from dataporter.layout import counted
 

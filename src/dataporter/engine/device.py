@@ -76,11 +76,11 @@ def sent_ahead(
 
 def _next_sent(results: Results, send: Send, move: Move) -> tuple[Any, Deliver, bool]:
     """Return the next progress, what delivers its batch, and whether that is copied ahead."""
-    leads_to, batch = next(results.each)
+    delivery, batch = next(results.each)
     deliver = send(batch)
     if deliver is None:
-        return leads_to, partial(move, batch), False
-    return leads_to, deliver, True
+        return delivery, partial(move, batch), False
+    return delivery, deliver, True
 
 
 def ways_to(device: torch.device, convert: Callable[[Any], Any] | None) -> tuple[Send, Move]:

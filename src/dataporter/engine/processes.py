@@ -21,10 +21,10 @@ from dataporter.engine.connections import Connections
 from dataporter.engine.crew import Crew
 from dataporter.engine.interface import Running, WorkerOptions
 from dataporter.engine.issuing import Issuer
-from dataporter.engine.leaving import has_ended, look_after_leavers
 from dataporter.engine.recovery import Losses, Recovery, Replacements
 from dataporter.engine.slots import Slots
 from dataporter.engine.taking import Taker
+from dataporter.engine.worker_shutdown import has_ended, look_after_leavers
 from dataporter.errors import WorkerTimeoutError
 from dataporter.fetch import Fetches
 from dataporter.fetch.tasks import Renew, Task

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from dataporter.engine.arena import Slot, Writer
-from dataporter.engine.leaving import end_soon
 from dataporter.engine.wire import (
     BATCH,
     ERROR,
@@ -29,6 +28,7 @@ from dataporter.engine.wire import (
     read_task,
     write_batch,
 )
+from dataporter.engine.worker_shutdown import end_soon
 from dataporter.fetch import EMPTY, Fetches, Partial
 from dataporter.fetch.generators import seed_all
 from dataporter.fetch.tasks import Payload

@@ -114,35 +114,35 @@ class Pass(Iterator[Any]):
                 if self._changes != self._cursor.changes and self._results is not None:
                     self._follow_change()
                 if not self._broken and self._coming:
-                    leads_to, batch = self._coming[0]
+                    delivery, batch = self._coming[0]
                 else:
                     try:
-                        leads_to, batch = self._next_result()
+                        delivery, batch = self._next_result()
                     except StopIteration:
                         self._finish()
                         raise
                 if type(batch) is Failed or type(batch) is Late:
                     # Not held by this frame, which its error holds.
                     held, batch = [batch], None
-                    self._raise(leads_to, held)
-                progress, contents = leads_to
+                    self._raise(delivery, held)
+                progress, contents = delivery
                 if batch is EMPTY:  # every sample of it was left out
                     self._note_undelivered(progress)
                 self._tally.left_out += left_out_of(contents)
                 self._cursor.deliver(progress, contents, by=self._number)
-                self._tally.last, self._coming, self._broken = leads_to, self._coming[1:], False
+                self._tally.last, self._coming, self._broken = delivery, self._coming[1:], False
                 if batch is not EMPTY:
                     return batch
         finally:
             self._is_busy = False
 
-    def _raise(self, leads_to: Any, held: list[Failed | Late]) -> NoReturn:
+    def _raise(self, delivery: Any, held: list[Failed | Late]) -> NoReturn:
         """Raise the error that came in place of a batch."""
         if type(held[0]) is Failed:
             # The state stays before it. Who catches this and goes on, goes on after it.
-            self._note_undelivered(leads_to[0])
-            self._tally.left_out += 0 if leads_to[1] is None else size_of(leads_to[1])
-            self._tally.last = leads_to
+            self._note_undelivered(delivery[0])
+            self._tally.left_out += 0 if delivery[1] is None else size_of(delivery[1])
+            self._tally.last = delivery
         # If it is late nothing has changed: the next call waits on for the same batch.
         error = _raisable(held.pop().error)
         self._coming, self._broken = self._coming[1:], False
@@ -159,11 +159,11 @@ class Pass(Iterator[Any]):
         with contextlib.suppress(StopIteration):
             if self._broken or not self._coming:
                 self._look()
-            leads_to, batch = self._coming[0]
+            delivery, batch = self._coming[0]
             if type(batch) is Late:
                 self._tally.note_wait(asked)
             elif type(batch) is not Failed and batch is not EMPTY:
-                self._tally.measure(leads_to, batch, asked)
+                self._tally.measure(delivery, batch, asked)
 
     def _note_undelivered(self, progress: Progress) -> None:
         """Take note that a batch which counts in the progress is not handed over."""

@@ -97,14 +97,14 @@ class Tally:
         before = self._measured
         self._measured = before._replace(waited=before.waited + monotonic_ns() - asked)
 
-    def measure(self, leads_to: tuple[Progress, Contents], batch: Any, asked: int) -> None:
+    def measure(self, delivery: tuple[Progress, Contents], batch: Any, asked: int) -> None:
         """Measure a batch that was asked for at a time and is about to be handed over."""
         there, before = monotonic_ns(), self._measured
-        progress, contents = leads_to
+        progress, contents = delivery
         number = progress.batches_processed
         batches = max(number - before.number, 1)
         spent, weight = there - before.at, before.weight
-        samples = _samples(before, leads_to, batches)
+        samples = _samples(before, delivery, batches)
         size = samples / batches if contents is None else size_of(contents)
         if there >= self._weigh_at:
             # Nested tensors, containers that contain themselves, batches without samples.
@@ -172,9 +172,9 @@ class Tallies:
         return before.plus(newest), newest
 
 
-def _samples(before: _Measured, leads_to: tuple[Progress, Contents], batches: int) -> int:
+def _samples(before: _Measured, delivery: tuple[Progress, Contents], batches: int) -> int:
     """Return the samples of the batches since a measured one: exact if those are of one size."""
-    progress, contents = leads_to
+    progress, contents = delivery
     if contents is None:  # a stream, whose positions are this rank's own samples
         return progress.samples_processed - before.position
     return before.size * (batches - 1) + size_of(contents)

@@ -13,7 +13,7 @@ from watching import until, worker_pids
 
 from dataporter import ResumableDataLoader
 from dataporter.engine import processes
-from dataporter.engine.leaving import (
+from dataporter.engine.worker_shutdown import (
     await_leavers,
     forget,
     kill_at_exit,
