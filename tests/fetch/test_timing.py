@@ -282,10 +282,7 @@ def test_stamps_of_another_system_are_shifted_to_the_clock_of_the_process_that_a
     assert before + 5_000 <= start <= end <= after + 5_000
 
 
-def test_the_time_on_a_core_is_no_more_than_the_time_that_passed_and_leaves_no_file_open():
-    before, files = time.monotonic_ns(), open_descriptors()
-    first, _ = timing._scheduled()
-    while (now := timing._scheduled())[0] == first:
-        assert time.monotonic_ns() - before < 60e9
-    assert 0 < now[0] - first <= time.monotonic_ns() - before
+def test_reading_the_time_on_a_core_leaves_no_file_open():
+    files = open_descriptors()
+    timing._scheduled()
     assert open_descriptors() == files

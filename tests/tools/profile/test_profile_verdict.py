@@ -1,7 +1,7 @@
 """Each verdict for its reason: what is advised is what the figures ask for."""
 
 import pytest
-from invented import measured
+from invented import MS, measured
 
 from dataporter.tools.profile.figures import figures_of, judge
 
@@ -148,6 +148,16 @@ def test_many_cheap_samples_ask_for_a_vectorised_fetch():
     assert any("__getitems__" in each for each in changes(**cheap))
     assert not any("__getitems__" in each for each in changes(**cheap, way="gathered"))
     assert not any("__getitems__" in each for each in changes(stages=[("fetch", 90)]))
+
+
+def test_one_fetch_that_waited_for_a_core_does_not_make_cheap_samples_dear():
+    found = measured(stages=[("fetch", 2.0), ("collate", 0.2)], step=0.5, wait=1)
+    late = found.made[7]
+    (fetch, start, end), *others = late.spans
+    spans = [(fetch, start, end + 2000 * MS), *others]
+    found.made[7] = late._replace(spans=spans)
+    advice = judge(found.subject, figures_of(found)).advice
+    assert any("__getitems__" in each.change for each in advice)
 
 
 @pytest.mark.parametrize("way", ["one by one", "__getitems__"])

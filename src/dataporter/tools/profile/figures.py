@@ -378,7 +378,7 @@ def _about_fetching(subject: Subject, figures: Figures) -> Iterator[Advice]:
     fetch = figures.stages.get("fetch")
     if fetch is None or not figures.making or not figures.samples_per_batch:
         return
-    each = fetch.mean / figures.samples_per_batch
+    each = fetch.p50 / figures.samples_per_batch  # usually: one wait says nothing
     share = fetch.mean / figures.making
     if share <= _LARGE_PART or each >= _CHEAP_SAMPLE:
         return
