@@ -69,7 +69,7 @@ def collate_values(values: Sequence[Any], what: str) -> Any:
 
 
 def _unlike(values: Sequence[Any]) -> str | None:
-    """In which way the values differ from each other, None where it is not their form."""
+    """Name the way in which the values differ from each other; None if their form is the same."""
     first = _form(values[0])
     for number, value in enumerate(values):
         if value is None:

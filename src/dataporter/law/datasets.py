@@ -1,4 +1,4 @@
-"""What a dataset may offer to a loader and to views, beside a length and samples by index.
+"""Protocols for datasets: what one may offer beside a length and samples by index.
 
 All of it is optional. A dataset offers something by having what one of these protocols declares,
 and no other file asks a dataset of ours for names. The functions say what holds for one that does

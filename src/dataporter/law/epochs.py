@@ -205,7 +205,7 @@ class Cursor:
         return progress
 
     def take_back(self, newest_pass: int) -> None:
-        """If a pass has begun after that one, it could not: the next begins in its place."""
+        """Undo the beginning of a pass that failed: the next pass begins where it would have."""
         if self._pass == newest_pass or self._begun is None:
             return
         # Assignments only: an interrupt may be on its way, and another one may come.
@@ -219,7 +219,7 @@ class Cursor:
             self._taken_back = None
 
     def _settle(self) -> None:
-        """If a pass was broken off, have what was drawn ahead of it forgotten, once."""
+        """Forget, once, what was drawn ahead of a pass that was broken off."""
         if self._is_open and not self.place.progress.finished:
             self._source.settle(self.place.progress)
         self._is_open = False

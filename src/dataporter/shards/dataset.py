@@ -233,7 +233,7 @@ class ShardedDataset:
         return self.index.rows
 
     def announce(self, order: Order, epoch: int, start: int, stop: int, plan: Plan) -> None:
-        """Have the blocks fetched that an order reads next: see `dataporter.law.datasets.Leaf`."""
+        """Fetch the blocks ahead that an order reads next: see `dataporter.law.datasets.Leaf`."""
         if self._porter is not None:
             self._porter.announce(order, epoch, start, stop, plan)
 

@@ -1,1 +1,1 @@
-"""What the operating system gives: memory, processes, signals, files. No torch is imported here."""
+"""The operating system: memory, processes, signals, files. No torch is imported here."""

@@ -1,4 +1,4 @@
-"""What is kept on disk: the user's folder, locks, files that are whole or absent, and records.
+"""Files that are kept: the user's folder, locks, files that are whole or absent, and records.
 
 A result is written under a temporary name and renamed. While it is made, its parts are records in a
 file beside it: one process makes it, the others wait, and where one is killed the next goes on.

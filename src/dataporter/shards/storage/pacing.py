@@ -1,4 +1,4 @@
-"""How much is asked of a storage at a time, and for how long: bounds, budgets, and the patience.
+"""Limits of requests to a storage: how many at a time, how many again, and for how long.
 
 A bound falls under throttling. Bounds and budgets belong to one event loop.
 
@@ -139,7 +139,7 @@ class Budget:
 
 
 class Durations:
-    """How long recent requests took, by the order of their size.
+    """The durations of recent requests, by the order of their size.
 
     >>> durations = Durations()
     >>> for milliseconds in range(100, 200):

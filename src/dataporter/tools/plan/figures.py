@@ -81,7 +81,7 @@ class FirstBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle:
-    """How well a step is mixed."""
+    """The quality of the shuffle: how well a step is mixed."""
 
     mates: float  # other samples of its block that a sample meets in a step; the mean
     mates_if_perfect: float  # the same under a perfect shuffle
