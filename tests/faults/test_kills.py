@@ -21,7 +21,7 @@ from support import Augmented, Ids, one_pass, passes, plain
 from watching import is_running, state_of, until, worker_pids
 
 from dataporter import ResumableDataLoader
-from dataporter.engine import leaving
+from dataporter.engine import worker_shutdown
 from dataporter.errors import WorkerDiedError, WorkerRestartWarning
 
 LENGTH, BATCH = 120, 4
@@ -314,7 +314,9 @@ def test_deaths_with_deliveries_in_between_may_be_noticed_together():
 def test_a_batch_that_ends_worker_after_worker_ends_the_run_although_others_are_delivered(
     monkeypatch,
 ):
-    monkeypatch.setattr(leaving, "_GRACE", 0.1)  # for one that tries the batch again in the end
+    monkeypatch.setattr(
+        worker_shutdown, "_GRACE", 0.1
+    )  # for one that tries the batch again in the end
     context = multiprocessing.get_context("fork")
     last_fetched, last_allowed = context.RawValue("i"), context.RawValue("i")
 

@@ -22,7 +22,7 @@ import torch
 from support import Ids
 from watching import worker_pids
 from dataporter import ResumableDataLoader
-from dataporter.engine import leaving
+from dataporter.engine import worker_shutdown
 
 folder, method, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
@@ -44,7 +44,7 @@ class Hangs(Ids):
         time.sleep(1000 if index == self.length - 1 else 0)
         return index
 
-leaving._GRACE = 1000  # who waits for a worker that is at work does not end
+worker_shutdown._GRACE = 1000  # who waits for a worker that is at work does not end
 """
 
 FOREVER = """

@@ -61,6 +61,13 @@ def test_an_option_out_of_range_is_named(lines, options, message):
         ShardedDataset(lines, **options)
 
 
+@pytest.mark.parametrize("other", ["", 3, "s3://me:secret@bucket/x"])
+def test_names_that_cannot_be_read_are_shown_without_the_secrets_beside_them(other):
+    with pytest.raises((OptionError, OptionTypeError), match="s3://bucket/x") as caught:
+        ShardedDataset([other, "s3://me:secret@bucket/x"])
+    assert "secret" not in str(caught.value)
+
+
 def test_a_folder_may_begin_with_the_home_folder(texts, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     corpus = ShardedDataset(texts, cache="~/cache", index="~/index")

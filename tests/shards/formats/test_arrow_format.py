@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reading import read_all, read_blocks
 
 from dataporter.errors import ShardChangedError, ShardFormatError, ShardSchemaError
+from dataporter.shards import ShardedDataset
 from dataporter.shards.formats import arrow
 from dataporter.shards.formats.arrow import ArrowFormat
 from dataporter.shards.formats.format import ReadOptions
@@ -302,3 +303,15 @@ def test_grouping_record_batches_looks_at_each_a_few_times():
     batches = [Batch(number) for number in range(1000)]
     assert [len(run) for run in arrow._runs(batches)] == [1000]
     assert looks <= 2 * len(batches)
+
+
+def test_values_that_were_compressed_are_checked_before_they_are_read(tmp_path):
+    offsets = pa.py_buffer(np.array([0, 3, 1, 4], dtype=np.int32))  # they may only grow
+    texts = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"abcd")])
+    batch = pa.RecordBatch.from_arrays([texts], ["text"])
+    path = tmp_path / "a.arrow"
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(path, batch.schema, options=options) as file:
+        file.write_batch(batch)
+    with pytest.raises(ShardFormatError, match=r"Arrow data is damaged.*offset"):
+        ShardedDataset(path)[1]
