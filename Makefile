@@ -43,7 +43,7 @@ TESTED := $(BIN)/pytest --dist worksteal -m "not soak"
 # workers on two cores, one may wait for what its test has started.
 tests: $(VENV)/.dev
 	$(TESTED) -n 3 tests $(FRAMEWORKS:%=--ignore=%)
-	$(TESTED) -n 4 $(FRAMEWORKS)
+	$(TESTED) -n 3 $(FRAMEWORKS)
 
 # All tests again, watched: which lines of src/ run, in workers too. build/coverage/html shows them.
 coverage: $(VENV)/.dev
