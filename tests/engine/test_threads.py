@@ -4,8 +4,10 @@ import random
 import threading
 
 import pytest
+import torch
 from forked_scripts import run
 from support import Augmented, Ids, one_pass, pass_with_states, passes, plain
+from torch.utils.data import IterableDataset
 from watching import until
 
 from dataporter import (
@@ -137,3 +139,39 @@ def test_a_pass_that_is_broken_off_fetches_nothing_but_the_batch_in_hand():
     dataset.may.set()
     until(lambda: not {thread for thread in threading.enumerate() if thread.is_alive()} - before)
     assert dataset.asked == [0, 1]
+
+
+class Streamed(IterableDataset):
+    """Draws its order as it begins, or each number as it is asked for."""
+
+    def __init__(self, *, draws_first: bool) -> None:
+        self.draws_first = draws_first
+
+    def __iter__(self):
+        if self.draws_first:
+            return iter(torch.randperm(12).tolist())
+        return (int(torch.randint(1000, ())) for _ in range(12))
+
+
+@pytest.mark.parametrize("draws_first", [False, True])
+@pytest.mark.parametrize("options", [{}, {"lanes": 2}], ids=str)
+def test_a_stream_that_draws_is_told_about_sample_rng_whenever_it_draws(draws_first, options):
+    stream, before = Streamed(draws_first=draws_first), capture()
+    loader = ResumableDataLoader(stream, 4, num_workers=2, engine="threads", seed=1, **options)
+    with pytest.raises(SharedGeneratorError, match="sample_rng"):
+        one_pass(loader)
+    assert before.still_holds()
+    allowed = ResumableDataLoader(
+        stream, 4, num_workers=2, engine="threads", randomness=False, **options
+    )
+    assert len(one_pass(allowed)) > 0
+
+
+@pytest.mark.parametrize("draws_first", [False, True])
+def test_without_threads_a_stream_is_seeded_whatever_the_engine_would_be(draws_first):
+    found = []
+    for engine in ("processes", "threads"):
+        torch.rand(3)
+        stream = Streamed(draws_first=draws_first)
+        found.append(one_pass(ResumableDataLoader(stream, 4, seed=3, engine=engine)))
+    assert found[0] == found[1]

@@ -26,9 +26,9 @@ from dataporter.engine.interface import Results, Running, WorkerOptions
 from dataporter.engine.page_locks import can_pin, pinned, pinned_empty
 from dataporter.engine.recovery import Losses
 from dataporter.engine.wire import BATCH
-from dataporter.errors import SharedGeneratorError, WorkerTimeoutError
+from dataporter.errors import WorkerTimeoutError
 from dataporter.fetch import Failed, Fetches
-from dataporter.fetch.generators import capture
+from dataporter.fetch.generators import draws_refused
 from dataporter.fetch.randomness import current_key, leave_for
 from dataporter.fetch.tasks import Renew, Task
 from dataporter.fetch.timing import PIN
@@ -176,14 +176,5 @@ def _why_late(options: WorkerOptions) -> str:
 
 
 def _watched(fetch: Fetches, task: Task, *, pins: bool) -> Any:
-    before = capture()
-    batch = attempted(fetch, task, pins=pins)
-    if before.still_holds():
-        return batch
-    before.restore()
-    msg = (
-        "the dataset draws from the global random generators, which all threads share. Samples "
-        "would depend on which thread runs when. Draw from dataporter.sample_rng() instead, use "
-        "engine='processes', or pass randomness=False to allow it."
-    )
-    raise SharedGeneratorError(msg)
+    with draws_refused():
+        return attempted(fetch, task, pins=pins)

@@ -14,11 +14,14 @@ import pickle
 import platform
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
+from dataporter.errors import SharedGeneratorError
 from dataporter.fetch.generator_memory import GeneratorMemory, find_memory
 
 _memory = find_memory()
@@ -156,6 +159,29 @@ def capture(into: Captured | None = None) -> Captured:
 
 
 _LARGEST_INT64 = 2**63 - 1
+
+
+@contextmanager
+def draws_refused() -> Iterator[None]:
+    """Raise if a block has drawn from the three, which all threads of a process share.
+
+    >>> with draws_refused():
+    ...     _ = random.random()
+    Traceback (most recent call last):
+        ...
+    dataporter.errors.SharedGeneratorError: the dataset draws from the global random generators...
+    """
+    before = capture()
+    yield
+    if before.still_holds():
+        return
+    before.restore()
+    msg = (
+        "the dataset draws from the global random generators, which all threads share. Samples "
+        "would depend on which thread runs when. Draw from dataporter.sample_rng() instead, use "
+        "engine='processes', or pass randomness=False to allow it."
+    )
+    raise SharedGeneratorError(msg)
 
 
 def seed_all(key: int) -> None:

@@ -258,7 +258,8 @@ def _lane_fetch(
         lanes=lanes,
         batch_size=options.batch_size or 1,
         drop_last=options.drops_last,
-        randomness=options.randomness and not options.in_threads,
+        randomness=_seeds_globals(options),
+        watches=options.randomness and not _seeds_globals(options),
         init=options.worker_init_fn,
         # A cluster may have room for one worker only, which then reads all lanes.
         readers=_most_readers(options) if options.works_here else 1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from torch.utils.data import IterableDataset
 from dataporter.errors import LaneError, add_note
 from dataporter.fetch import Fetcher, getitems_of
 from dataporter.fetch.collate import Empty
+from dataporter.fetch.generators import draws_refused
 from dataporter.fetch.randomness import EpochKeys, LaneRandomness, each_seeded, in_lane
 from dataporter.fetch.tasks import LaneTurn, Samples, Start, payload_in_words
 from dataporter.fetch.timing import FETCH, STATE, Timing
@@ -56,6 +58,7 @@ class LaneFetcher:
         batch_size: int,
         drop_last: bool,
         randomness: bool,
+        watches: bool,
         init: Callable[[int], None] | None,
         readers: int,
         inline: bool,
@@ -66,6 +69,7 @@ class LaneFetcher:
         self._size = batch_size
         self._drop_last = drop_last
         self._randomness = randomness
+        self._watches = watches  # for draws: this process's threads, which read, would share them
         self._init = init
         self._readers = readers
         self._inline = inline
@@ -187,7 +191,8 @@ class LaneFetcher:
         context = self._contexts[number]
         lane = Lane(context, randomness, iterable=self._iterable, batch_size=self._size)
         seed_pass(context.dataset, keys)
-        lane.begin(start, keys.epoch)
+        with draws_refused() if self._watches else nullcontext():
+            lane.begin(start, keys.epoch)
         self._lanes[number] = lane
 
     def _opened(self, number: int) -> LaneContext:
