@@ -10,11 +10,24 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from dataporter import ResumableDataLoader, sample_rng
+from dataporter.law.state import Identity
 
 # What tests have workers do is defined where it is used, often inside of a function: only a fork
 # takes that along. It is the default up to Python 3.13; tests of other start methods name them.
 if multiprocessing.get_start_method(allow_none=True) is None:
     multiprocessing.set_start_method("fork")
+
+
+# What a state says of an unshuffled dataset of 1,000 samples, in batches of 2 on 2 ranks.
+SEQUENTIAL = Identity(
+    seed=1,
+    shuffle=False,
+    order="sequential",
+    num_samples=1_000,
+    fingerprint=None,
+    batch_size=2,
+    world_size=2,
+)
 
 
 class Ids(Dataset):

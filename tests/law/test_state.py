@@ -1,19 +1,10 @@
 """A state that was damaged is refused, with the field, what it holds and what it must be."""
 
 import pytest
+from support import SEQUENTIAL as SAVED
 
 from dataporter.errors import StateFormatError
-from dataporter.law.state import Identity, Progress, build_state, parse_state
-
-SAVED = Identity(
-    seed=1,
-    shuffle=False,
-    order="sequential",
-    num_samples=1_000,
-    fingerprint=None,
-    batch_size=2,
-    world_size=2,
-)
+from dataporter.law.state import Progress, build_state, parse_state
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**63, 1.5, True])

@@ -3,19 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from support import SEQUENTIAL as SAVED
 
-from dataporter.law.state import Identity, Progress
+from dataporter.law.state import Progress
 from dataporter.sources.loading import mismatches
-
-SAVED = Identity(
-    seed=1,
-    shuffle=False,
-    order="sequential",
-    num_samples=1_000,
-    fingerprint=None,
-    batch_size=2,
-    world_size=2,
-)
 
 
 def only_mismatch(saved, present):

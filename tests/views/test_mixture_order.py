@@ -374,10 +374,10 @@ def test_a_part_that_was_removed_from_a_mixture_within_a_mixture_is_named():
     resumed = now.resumed(saved.id)
     removed = [at for at, index in enumerate(run_of(saved, 40)) if index >= 70]
     for at in range(40):
-        reason = resumed.gone(0, np.array([at]))
+        reason = resumed.reason_removed(0, np.array([at]))
         assert (reason is not None) == (at in removed)
         assert reason is None or "a sample of part 'c', which was removed" in reason
-    assert resumed.gone(0, np.arange(40)) == resumed.gone(0, np.array(removed))
+    assert resumed.reason_removed(0, np.arange(40)) == resumed.reason_removed(0, np.array(removed))
 
 
 @given(text=st.text(max_size=30), data=st.data())

@@ -164,7 +164,7 @@ class Order(ABC):
         _, last = np.unique(blocks[::-1], return_index=True)
         return Uses(found, places[first], places[::-1][last]).by_first()
 
-    def gone(self, epoch: int, positions: NDArray[np.int64]) -> str | None:  # noqa: ARG002
+    def reason_removed(self, epoch: int, positions: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Say why samples of the past cannot be read any more; None if all can."""
         return None
 

@@ -48,7 +48,7 @@ class SharedEpoch:
 
     def check_are_there(self, positions: NDArray[np.int64]) -> None:
         """Raise if the order has lost the samples at some of these positions."""
-        reason = self.order.gone(self.keys.epoch, positions)
+        reason = self.order.reason_removed(self.keys.epoch, positions)
         if reason is not None:
             raise OptionError(reason)
 

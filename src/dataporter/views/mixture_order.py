@@ -261,7 +261,7 @@ class MixtureOrder(Order):
 
     # Words
 
-    def gone(self, epoch: int, positions: NDArray[np.int64]) -> str | None:
+    def reason_removed(self, epoch: int, positions: NDArray[np.int64]) -> str | None:
         numbers, _ = self._places.places(positions + epoch * self.length)
         is_gone = numbers >= len(self.parts)
         if is_gone.any():
@@ -270,7 +270,9 @@ class MixtureOrder(Order):
                 f"position {at:,} of epoch {epoch} was a sample of part {name!r}, which was "
                 "removed from the mixture since. Choose other positions."
             )
-        reasons = (part.order.gone(*own) for _, _, part, own in self._drawn(epoch, positions))
+        reasons = (
+            part.order.reason_removed(*own) for _, _, part, own in self._drawn(epoch, positions)
+        )
         return next((reason for reason in reasons if reason is not None), None)
 
     def explained(self, epoch: int, position: int) -> list[tuple[str, str]]:
