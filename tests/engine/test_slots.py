@@ -3,6 +3,7 @@
 import contextlib
 import mmap
 import os
+import sys
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from support import Ids
 from watching import until
 
 from dataporter import ResumableDataLoader
+from dataporter.engine import slots
 from dataporter.engine.arena import Slot, Writer, create_arena
 from dataporter.errors import WorkerTimeoutError
 
@@ -110,3 +112,15 @@ def test_a_batch_of_many_parts_asks_for_each_page_about_once(monkeypatch):
     # A slot that grows is mapped anew, each time twice as far.
     assert end <= sum(asked) <= 3 * end
     assert len(asked) <= 400
+
+
+def test_the_pipe_of_a_child_is_closed_in_silence_when_the_interpreter_ends(monkeypatch):
+    ours, theirs = os.pipe()
+    child, unraised = slots.Child(ours), []
+    monkeypatch.setattr(sys, "unraisablehook", unraised.append)
+    monkeypatch.setattr(slots, "os", None)  # as the interpreter leaves it then
+    del child
+    os.close(theirs)
+    assert unraised == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(ours)

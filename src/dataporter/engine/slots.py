@@ -18,6 +18,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -203,9 +204,9 @@ class Child:
         except BlockingIOError:
             return False
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # no global at the end
         if self._pipe is not None:
-            os.close(self._pipe)
+            close(self._pipe)
 
 
 # No WeakSet: another thread may add to it while it is iterated, which is in Python code there.
